@@ -1,0 +1,95 @@
+# make demo     train a small model, publish every few steps, two engines follow
+# make test     the quick tier, under 10 minutes (starts the servers it needs)
+# make check    ruff, mypy --strict, import-linter, then `make test`
+#
+# The first run of each creates .venv and installs what that target needs, pinned in constraints.txt;
+# later runs install nothing unless constraints.txt or pyproject.toml changed.
+#
+#   PYTHON=python3.12     the interpreter that .venv is made of (3.11 to 3.13)
+#   TORCH_INDEX=URL       where pip finds torch, e.g. https://download.pytorch.org/whl/cpu for the small
+#                         build without CUDA; empty: pip's own configuration
+#   PYTEST_ARGS=, DEMO_ARGS=, BENCH_ARGS=   more arguments for each
+#
+# `make test-long` runs the full counts, `make bench` the benchmarks; `make pins` rewrites
+# constraints.txt and `make pins PINS_ARGS=--upgrade` takes the newest versions that fit.
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH_INDEX ?=
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+BENCH_ARGS ?= --quick
+PINS_ARGS ?=
+
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/.stamps
+PINS := constraints.txt
+# torch comes from pip, alone and first, so that the user's choice of build is kept; uv installs the rest
+# in seconds, where pip needs minutes to resolve the test servers' dependencies.
+INSTALL := $(BIN)/uv pip install --python $(BIN)/python \
+    --constraints $(PINS) --build-constraints $(PINS)
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test test-long lint check bench pins clean
+.NOTPARALLEL:
+
+help:
+	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
+
+venv: $(STAMPS)/runtime
+
+demo: $(STAMPS)/torch $(STAMPS)/runtime
+	$(BIN)/wstore demo $(DEMO_ARGS)
+
+test: $(STAMPS)/dev
+	$(BIN)/python -m pytest -q -m "not long" $(PYTEST_ARGS)
+
+test-long: $(STAMPS)/dev
+	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+
+lint: $(STAMPS)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: lint test
+
+bench: $(STAMPS)/dev
+	$(BIN)/python benchmarks/reads.py $(BENCH_ARGS)
+	$(BIN)/python benchmarks/writes.py $(BENCH_ARGS)
+
+pins: $(STAMPS)/venv
+	$(BIN)/uv pip compile pyproject.toml scripts/pins.in --extra bench --group dev --universal \
+	    --python-version 3.11 --quiet --custom-compile-command 'make pins' $(PINS_ARGS) \
+	    --output-file $(PINS)
+
+clean:
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+# Installing. A stamp is made last, so an interrupted step runs again.
+
+$(STAMPS)/venv:
+	@echo "==> creating $(VENV)"
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; \
+	    sys.exit(None if (3, 11) <= v <= (3, 13) else \
+	    "Python 3.11 to 3.13 is needed, this is %d.%d: make PYTHON=python3.12 ..." % v)'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --no-compile --constraint $(PINS) pip uv
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/torch: $(PINS) | $(STAMPS)/venv
+	@echo "==> installing torch (the largest download)"
+	$(BIN)/python -m pip install --no-compile --constraint $(PINS) \
+	    $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch==2.13.0
+	@touch $@
+
+$(STAMPS)/runtime: $(PINS) pyproject.toml | $(STAMPS)/venv
+	@echo "==> installing wstore and what it needs at run time"
+	$(INSTALL) --editable .
+	@touch $@
+
+$(STAMPS)/dev: $(PINS) pyproject.toml $(STAMPS)/torch | $(STAMPS)/venv
+	@echo "==> installing what the tests and benchmarks need"
+	$(INSTALL) --editable '.[bench]' --group dev
+	@touch $@ $(STAMPS)/runtime

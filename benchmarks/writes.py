@@ -1,0 +1,123 @@
+"""Writes to S3 and to local disk, against boto3, s3fs, obstore alone, and plain write + fsync.
+
+    python benchmarks/writes.py [--quick] [--url s3://bucket/prefix] [--json -]
+
+Speed ratios are the other client's median time over ours; cost ratios are ours over the other's.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from typing import TYPE_CHECKING
+
+from benchmarks.common import (
+    CONCURRENCY,
+    REQUEST,
+    Contender,
+    Row,
+    Settings,
+    peak_extra_mib,
+    race,
+    report,
+    settings,
+)
+from benchmarks.peers import Boto3, Obstore, S3fs
+from wstore import StoragePath
+from wstore.stores.base import MiB
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def main() -> None:
+    started = time.monotonic()
+    with settings(__doc__ or "") as chosen:
+        data = random.Random(chosen.seed).randbytes(chosen.scale.size)
+        folder = StoragePath(chosen.url)
+        s3, posix = _s3(folder, data, chosen), _posix(data, chosen)
+        ratios = {
+            "write_vs_boto3": s3["boto3"].wall_s / s3["wstore"].wall_s,
+            "write_cpu_vs_boto3": s3["wstore"].cpu_s_per_gib / s3["boto3"].cpu_s_per_gib,
+            "posix_write_vs_fsync": posix["write + fsync"].wall_s / posix["wstore"].wall_s,
+            "extra_mib_up": _extra_mib_up(folder, chosen),
+        }
+        folder.remove_tree()
+    report("writes", ratios, [*s3.values(), *posix.values()], chosen, started)
+
+
+def _s3(folder: StoragePath, data: bytes, chosen: Settings) -> dict[str, Row]:
+    """One object from memory, in pieces of 8 MiB, 8 at once; each client has a key of its own."""
+
+    def ours() -> StoragePath:
+        path = folder / "wstore"
+        path.write_file(data, piece_size=REQUEST, concurrency=CONCURRENCY)
+        return path
+
+    def check(path: StoragePath) -> None:
+        if path.read_bytes() != data:
+            raise SystemExit(f"{path.url} holds other bytes than were written")
+
+    def contender(peer: type[Boto3 | S3fs | Obstore]) -> Contender[StoragePath]:
+        path = folder / peer.name
+        client = peer(path.root, path.key)
+
+        def run() -> StoragePath:
+            client.write(memoryview(data))
+            return path
+
+        return Contender(peer.name, run, check)
+
+    contenders = [Contender("wstore", ours, check), *map(contender, (Boto3, S3fs, Obstore))]
+    return race(
+        "write",
+        contenders,
+        nbytes=len(data),
+        rounds=chosen.scale.rounds,
+        seed=chosen.seed,
+    )
+
+
+def _posix(data: bytes, chosen: Settings) -> dict[str, Row]:
+    """A durable local file. Ours also survives a crash half-way: temporary name, rename, two fsyncs."""
+
+    def ours() -> Path:
+        path = chosen.directory / "wstore"
+        StoragePath(path).write_file(data)
+        return path
+
+    def plain() -> Path:
+        path = chosen.directory / "plain"
+        with path.open("wb", buffering=0) as file:
+            view, done = memoryview(data), 0
+            while done < len(view):
+                done += file.write(view[done : done + REQUEST])
+            os.fsync(file.fileno())
+        return path
+
+    def check(path: Path) -> None:
+        if path.read_bytes() != data:
+            raise SystemExit(f"{path} holds other bytes than were written")
+        path.unlink()
+
+    return race(
+        "posix write",
+        [Contender("wstore", ours, check), Contender("write + fsync", plain, check)],
+        nbytes=len(data),
+        rounds=chosen.scale.rounds,
+        seed=chosen.seed,
+    )
+
+
+def _extra_mib_up(folder: StoragePath, chosen: Settings) -> float:
+    local = chosen.directory / "upload"
+    chunk = random.Random(chosen.seed).randbytes(MiB)
+    with local.open("wb") as file:
+        for _ in range(chosen.scale.memory_size // MiB):
+            file.write(chunk)
+    return peak_extra_mib("up", (folder / "large").url, str(local))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Fixtures for every test: real S3 servers started once a run on first use, buckets, the fault server."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from wstore.testing.fault_server import FaultServer
+from wstore.testing.s3_requests import S3Endpoint, create_bucket
+from wstore.testing.servers import moto_server, seaweed_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_numbers = itertools.count()
+
+
+class MakeBucket(Protocol):
+    """Makes a bucket with a name that no other test of this run has, and returns the name."""
+
+    def __call__(self, endpoint: S3Endpoint) -> str: ...
+
+
+class UseEndpoint(Protocol):
+    """Points this process's AWS_* variables at a server for the rest of the test."""
+
+    def __call__(self, endpoint: S3Endpoint) -> None: ...
+
+
+@pytest.fixture(scope="session")
+def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Endpoint]:
+    """SeaweedFS: real bytes, checks signatures and checksums, keeps keys as paths of files."""
+    with seaweed_server(tmp_path_factory.mktemp("seaweed")) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="session")
+def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Endpoint]:
+    """moto: exact keys, limits of pieces; any credentials pass."""
+    with moto_server(tmp_path_factory.mktemp("moto")) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def fault_server() -> Iterator[FaultServer]:
+    """An S3 server that misbehaves as the test scripts it; small pieces are accepted."""
+    with FaultServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def bucket() -> MakeBucket:
+    def make(endpoint: S3Endpoint) -> str:
+        name = f"wstore-{os.getpid()}-{next(_numbers)}"
+        create_bucket(endpoint, name)
+        return name
+
+    return make
+
+
+@pytest.fixture
+def s3_environment(monkeypatch: pytest.MonkeyPatch) -> UseEndpoint:
+    def use(endpoint: S3Endpoint) -> None:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            monkeypatch.delenv(name)
+        for name, value in endpoint.environment().items():
+            monkeypatch.setenv(name, value)
+
+    return use

@@ -1,0 +1,177 @@
+"""Writes one version as a plain safetensors directory on the local disk, a block at a time."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xxhash
+
+from wstore.errors import AlreadyExists, IntegrityError
+from wstore.path import StoragePath
+from wstore_codecs import dtypes
+from wstore_codecs import tensors as arrays
+from wstore_codecs.block import Block
+from wstore_transports.checkpoint.extra_files import FILE_KEY, MAX_EXTRA_FILE, check_file_name
+from wstore_transports.checkpoint.fetch import Fetcher, plan
+from wstore_transports.checkpoint.index import INDEX, index_json
+from wstore_transports.checkpoint.placement import ENTRY_BYTES, MAX_HEADER_BYTES, cut_blocks
+from wstore_transports.checkpoint.safetensors_header import build_header
+from wstore_transports.checkpoint.targets import Target
+
+if TYPE_CHECKING:
+    import os
+    import threading
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from wstore.progress import Progress
+    from wstore_transports.checkpoint.snapshot import Snapshot
+    from wstore_transports.versions.documents import Tensor
+
+BATCH_BYTES = 64 << 20
+"""What is read at once, and so held in memory, while a file is written."""
+
+
+def export(
+    snapshot: Snapshot,
+    local_dir: str | os.PathLike[str],
+    *,
+    max_file_bytes: int,
+    progress: Progress | None,
+    cancel: threading.Event | None,
+) -> Path:
+    """Write all of the snapshot below `local_dir`; the directory appears complete or not at all."""
+    target = Path(local_dir).absolute()
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise AlreadyExists("exists and is not an empty directory", url=str(target))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
+    partial.mkdir()
+    try:
+        writer = _Writer(snapshot, StoragePath(partial), progress, cancel)
+        writer.write_weights(max_file_bytes)
+        writer.write_files()
+        if target.exists():
+            target.rmdir()
+        partial.rename(target)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return target
+
+
+class _Writer:
+    """Writes the files of one export."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        directory: StoragePath,
+        progress: Progress | None,
+        cancel: threading.Event | None,
+    ) -> None:
+        self._snapshot = snapshot
+        self._directory = directory
+        self._progress = progress
+        self._cancel = cancel
+        self._fetcher = Fetcher(
+            snapshot.objects(), verify=True, budget=BATCH_BYTES, progress=None, cancel=cancel
+        )
+        self._done = 0
+        self._total = sum(_nbytes(tensor) for tensor in snapshot.manifest.tensors.values())
+
+    def write_weights(self, max_file_bytes: int) -> None:
+        """All tensors, in as few files as the limit allows, and the index where they are several."""
+        files = _plan(self._snapshot.manifest.tensors, max_file_bytes)
+        if len(files) == 1:
+            self._write("model.safetensors", files[0])
+            return
+        weight_map = {}
+        for number, names in enumerate(files, 1):
+            file = f"model-{number:05d}-of-{len(files):05d}.safetensors"
+            self._write(file, names)
+            weight_map.update(dict.fromkeys(names, file))
+        (self._directory / INDEX).write_file(index_json(weight_map, self._total))
+
+    def write_files(self) -> None:
+        """The extra files, checked."""
+        manifest = self._snapshot.manifest
+        sizes = {ref.name: ref for ref in manifest.objects}
+        for key, name in manifest.metadata.items():
+            if not key.startswith(FILE_KEY):
+                continue
+            ref, file = sizes.get(name), check_file_name(key.removeprefix(FILE_KEY))
+            source = self._snapshot.object(name)
+            if ref is None or ref.size > MAX_EXTRA_FILE:
+                raise IntegrityError(
+                    f"extra file {file!r} is not an object of the version, or too large"
+                )
+            data = source.read_range(0, ref.size + 1, cancel=self._cancel)
+            if xxhash.xxh3_128_hexdigest(data) != ref.hash:
+                raise IntegrityError(f"extra file {file!r} does not have its hash", url=source.url)
+            (self._directory / file).write_file(data)
+
+    def _write(self, file: str, names: Sequence[str]) -> None:
+        tensors = {name: self._snapshot.manifest.tensors[name] for name in names}
+        tied = {a: n for a, n in self._snapshot.manifest.aliases.items() if n in tensors}
+        head, header = build_header(
+            ((name, dtypes.dtype(t.dtype), t.shape) for name, t in tensors.items()),
+            metadata={**tied, "format": "pt"},
+            url=(self._directory / file).url,
+        )
+        chunks = self._chunks(head, {name: tensors[name] for name in header.tensors})
+        (self._directory / file).write_file(chunks, cancel=self._cancel)
+
+    def _chunks(self, head: bytes, tensors: Mapping[str, Tensor]) -> Iterator[memoryview]:
+        """The header, then the tensors' bytes in this order, verified; many small ones are one chunk."""
+        yield memoryview(head)
+        batch: list[tuple[str, Tensor, Block]] = []
+        size = 0
+        for name, tensor in tensors.items():
+            itemsize = dtypes.dtype(tensor.dtype).itemsize
+            for box in cut_blocks(Block.whole(name, tensor.shape), itemsize, BATCH_BYTES):
+                if batch and size + box.size * itemsize > BATCH_BYTES:
+                    yield self._read(batch, size)
+                    batch, size = [], 0
+                batch.append((name, tensor, box))
+                size += box.size * itemsize
+        if batch:
+            yield self._read(batch, size)
+
+    def _read(self, batch: Sequence[tuple[str, Tensor, Block]], size: int) -> memoryview:
+        memory = np.empty(size, np.uint8).data
+        targets, start = [], 0
+        for name, tensor, box in batch:
+            kind = dtypes.dtype(tensor.dtype)
+            part = memory[start : start + box.size * kind.itemsize]
+            array = arrays.from_bytes(part, kind, box.extent, name=name)
+            targets.append(Target(name, tensor, box, array, part))
+            start += len(part)
+        self._fetcher.read(plan(targets))
+        self._done += size
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+        return memory
+
+
+def _plan(tensors: Mapping[str, Tensor], max_file_bytes: int) -> list[list[str]]:
+    """Names by file, in order; an empty version is one file without tensors."""
+    files: list[list[str]] = [[]]
+    size = header = 0
+    for name, tensor in tensors.items():
+        nbytes, entry = _nbytes(tensor), 2 * len(name.encode()) + ENTRY_BYTES
+        if files[-1] and (size + nbytes > max_file_bytes or header + entry > MAX_HEADER_BYTES):
+            files.append([])
+            size = header = 0
+        files[-1].append(name)
+        size += nbytes
+        header += entry
+    return files
+
+
+def _nbytes(tensor: Tensor) -> int:
+    return math.prod(tensor.shape) * dtypes.dtype(tensor.dtype).itemsize

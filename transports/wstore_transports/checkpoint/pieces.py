@@ -1,0 +1,147 @@
+"""What a rank was handed to write: arrays and shards, checked, with tied weights found. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wstore.errors import InvalidArgument
+from wstore_codecs import tensors as arrays
+from wstore_codecs.block import Block
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
+
+    from wstore_codecs.block import Shape
+    from wstore_codecs.dtypes import DType
+    from wstore_codecs.tensors import Array
+
+MAX_NAME = 1024
+"""Characters of a tensor's name that a manifest holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A box of a tensor that several ranks hold together.
+
+    Attributes:
+        array: this rank's elements: numpy or torch, any strides, any device.
+        global_shape: the whole tensor's shape.
+        origin: where `array` starts in it.
+    """
+
+    array: Array
+    global_shape: Shape
+    origin: Shape
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """One box of one tensor to write.
+
+    Attributes:
+        name: the tensor's.
+        array: its elements, row-major order is that of the box.
+        dtype: the element type.
+        shape: the whole tensor's.
+        box: where the array lies in the tensor.
+    """
+
+    name: str
+    array: Array
+    dtype: DType
+    shape: Shape
+    box: Block
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array's elements."""
+        return self.box.size * self.dtype.itemsize
+
+    @property
+    def whole(self) -> bool:
+        """Whether this is all of the tensor."""
+        return self.box.extent == self.shape
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """Everything that one rank contributes to a version.
+
+    Attributes:
+        pieces: each stored once, in the order given.
+        aliases: further names of the same memory -> the name it is stored under.
+    """
+
+    pieces: tuple[Piece, ...]
+    aliases: Mapping[str, str]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all pieces."""
+        return sum(piece.nbytes for piece in self.pieces)
+
+
+Tensors = Mapping[str, "Array | Shard"]
+"""What a rank may hand in, by tensor name."""
+
+
+def collect(tensors: Tensors | Iterable[tuple[str, Array | Shard]]) -> Inventory:
+    """Check the arrays and find those that are one and the same memory (tied weights).
+
+    Raises:
+        InvalidArgument: a name that comes twice, is empty, too long or no text; an array that weights
+            cannot be stored as; a shard outside its tensor. Names the tensor.
+    """
+    pairs = tensors.items() if isinstance(tensors, Mapping) else tensors
+    pieces: list[Piece] = []
+    aliases: dict[str, str] = {}
+    first: dict[Hashable, str] = {}
+    seen: set[str] = set()
+    for name, value in pairs:
+        _check_name(name)
+        if name in seen:
+            raise InvalidArgument(f"tensor {name!r} is given twice")
+        seen.add(name)
+        piece = _piece(name, value)
+        key = (piece.shape, piece.box.origin, arrays.alias_key(piece.array, name=name))
+        if piece.box.size and key in first:
+            aliases[name] = first[key]
+        else:
+            first[key] = name
+            pieces.append(piece)
+    return Inventory(tuple(pieces), aliases)
+
+
+def _piece(name: str, value: Array | Shard) -> Piece:
+    array = _held(value.array if isinstance(value, Shard) else value)
+    info = arrays.describe(array, name=name)
+    if not isinstance(value, Shard):
+        return Piece(name, array, info.dtype, info.shape, Block.whole(name, info.shape))
+    shape = tuple(int(length) for length in value.global_shape)
+    box = Block(name, tuple(int(start) for start in value.origin), info.shape)
+    if not box.within(shape):
+        raise InvalidArgument(
+            f"tensor {name!r}: a shard at {box.origin} of {box.extent} leaves its shape {shape}"
+        )
+    return Piece(name, array, info.dtype, shape, box)
+
+
+def _held(array: Array) -> Array:
+    """What converts to numpy (scalars, JAX arrays) is converted once, so its memory stays its own."""
+    is_torch = hasattr(array, "untyped_storage")
+    return array if is_torch or isinstance(array, np.ndarray) else np.asarray(array)
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not name or len(name) > MAX_NAME or name == "__metadata__":
+        raise InvalidArgument(
+            f"{name!r:.80}: a tensor's name is 1 to {MAX_NAME} characters of text"
+        )
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"tensor name {name!r} cannot be written as UTF-8") from error

@@ -1,0 +1,271 @@
+"""Reads whole weights: the newest version or an older one, all of it or boxes of some tensors."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
+
+from wstore.errors import AccessDenied, InvalidArgument
+from wstore.path import StoragePath
+from wstore_codecs.block import Block
+from wstore_codecs.tensors import alias_key
+from wstore_transports.checkpoint.export import export
+from wstore_transports.checkpoint.fetch import Fetcher, plan, put
+from wstore_transports.checkpoint.foreign import open_foreign
+from wstore_transports.checkpoint.snapshot import Snapshot
+from wstore_transports.checkpoint.targets import Target, allocate, borrow, check_names
+from wstore_transports.errors import NotARoot
+from wstore_transports.versions import Root, Version
+
+if TYPE_CHECKING:
+    import os
+    import threading
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from wstore.progress import Progress
+    from wstore_codecs.tensors import Array
+    from wstore_transports.checkpoint.snapshot import Spec
+    from wstore_transports.checkpoint.targets import Framework
+
+BUDGET = 256 << 20
+"""Bytes that a load may hold beside the tensors it returns or fills."""
+
+Verify = Literal["before", "after", "never"]
+
+_log = logging.getLogger("wstore.checkpoint")
+
+
+class CheckpointReader:
+    """Follows a root, or reads one foreign safetensors directory or file. Safe from any thread.
+
+    Each read leases its version, so that retention waits for it; where the reader may not write, it
+    goes without and may find its version gone (`VersionGone`).
+    """
+
+    def __init__(self, root: StoragePath | str, *, reader: str | None = None) -> None:
+        """Open lazily: nothing is read, and the root need not exist yet.
+
+        Args:
+            root: the root's URL, or that of a plain safetensors directory or file.
+            reader: a name for this reader's leases (default: host and process).
+        """
+        self._path = root if isinstance(root, StoragePath) else StoragePath(root)
+        self._reader = reader
+        self._root: Root | None = None
+
+    @property
+    def root(self) -> Root:
+        """The root. Raises NotARoot where there is none (yet), or a foreign directory."""
+        if self._root is None:
+            self._root = Root.open(self._path)
+        return self._root
+
+    def latest(self) -> Version:
+        """The newest version. Raises NoVersion, NotARoot."""
+        return self.root.latest()
+
+    def versions(self) -> list[Version]:
+        """All versions that can be read, oldest first. Raises NotARoot."""
+        return self.root.versions()
+
+    def wait(
+        self,
+        after: int | Version = 0,
+        timeout: float = 600.0,
+        *,
+        cancel: threading.Event | None = None,
+    ) -> Version:
+        """The newest version once there is one newer than `after`; also waits for the root itself.
+
+        Raises:
+            WaitTimeout: none within `timeout` seconds. RunEnded: none will come. Cancelled.
+        """
+        if self._root is None:
+            (self._path / "wstore.json").wait(timeout, cancel=cancel)
+        number = after if isinstance(after, int) else after.number
+        return self.root.wait(number, timeout=timeout, cancel=cancel)
+
+    def tensors(self, version: int | Version | None = None) -> dict[str, Spec]:
+        """What the version holds, by name; tied names too. Reads no tensor."""
+        with self._open(version) as snapshot:
+            return snapshot.specs()
+
+    def load(
+        self,
+        version: int | Version | None = None,
+        names: Iterable[str] | None = None,
+        box: Mapping[str, tuple[slice, ...]] | None = None,
+        out: Mapping[str, Array] | None = None,
+        *,
+        framework: Framework = "numpy",
+        verify: Verify = "before",
+        budget: int = BUDGET,
+        progress: Progress | None = None,
+        cancel: threading.Event | None = None,
+    ) -> dict[str, Array]:
+        """Read tensors into new memory, or into the caller's.
+
+        Every byte is checked against the manifest's hashes, a block of at most 8 MiB at a time; of a
+        sliced tensor the blocks that the slice touches are read. Small blocks share requests.
+
+        With `out`, the old weights stay intact unless all of the new ones are known to be good
+        (`verify="before"`): what fits the budget is read, verified and then copied; anything larger is
+        read twice, first to verify it, then straight into `out` (verified again: only bytes that
+        changed between the two reads can still spoil it, and then the error says so). To read once,
+        choose between `verify="after"` (straight into `out`; an error leaves it a mixture) and loading
+        into new memory.
+
+        Args:
+            version: which one; the newest by default.
+            names: what to load; everything by default. Tied names resolve.
+            box: by tensor, the slices (step 1) to read of it; others are read whole.
+            out: memory by name: torch or numpy, any strides, any device. It must fit exactly: every
+                tensor of the version (or of `names`), each with its shape and dtype.
+            framework: of new memory: "numpy" (bf16 and fp8 by ml_dtypes) or "torch".
+            verify: "before", "after", or "never".
+            budget: bytes to hold beside the result; at least one block (8 MiB) is.
+
+        Returns:
+            By name, in the version's order; tied names are one array. With `out`, its arrays.
+
+        Raises:
+            InvalidArgument: names, shapes or dtypes that do not fit, listed; nothing was written.
+            IntegrityError: naming tensor and URL.
+            VersionGone: retention let it go. NoVersion, NotARoot.
+        """
+        chosen = None if names is None else list(names)
+        with self._open(version) as snapshot, snapshot.explained():
+            targets, arrays = _targets(snapshot, chosen, box or {}, out, framework)
+            fetcher = Fetcher(
+                snapshot.objects(),
+                verify=verify != "never",
+                budget=budget,
+                progress=progress,
+                cancel=cancel,
+            )
+            requests = plan(targets)
+            if out is not None and verify == "before":
+                if sum(request.nbytes for request in requests) <= budget:
+                    for request, data in zip(requests, fetcher.stage(requests), strict=True):
+                        put(request, data)
+                    return arrays
+                fetcher.check(requests)
+            try:
+                fetcher.read(requests)
+            except Exception as error:
+                if out is not None:
+                    error.add_note("the arrays in `out` now hold a mixture of old and new weights")
+                raise
+            return arrays
+
+    def download(
+        self,
+        version: int | Version | None,
+        local_dir: str | os.PathLike[str],
+        *,
+        max_file_bytes: int = 4 << 30,
+        progress: Progress | None = None,
+        cancel: threading.Event | None = None,
+    ) -> Path:
+        """Write a version as a plain safetensors directory that any library loads.
+
+        Shards are merged; tied names are stored once and named in the file's metadata; one file is
+        "model.safetensors", several come with "model.safetensors.index.json". Extra files go along.
+        Everything is verified. The directory appears complete or not at all.
+
+        Raises:
+            AlreadyExists: the directory exists and is not empty. IntegrityError, VersionGone.
+        """
+        with self._open(version) as snapshot, snapshot.explained():
+            return export(
+                snapshot,
+                local_dir,
+                max_file_bytes=max_file_bytes,
+                progress=progress,
+                cancel=cancel,
+            )
+
+    @contextmanager
+    def _open(self, version: int | Version | None) -> Iterator[Snapshot]:
+        """The version, leased while the context lasts."""
+        try:
+            root = self.root
+        except NotARoot:
+            foreign = open_foreign(self._path)
+            if foreign is None:
+                raise
+            if version is not None:
+                raise InvalidArgument(
+                    "a plain safetensors directory has no versions: pass None", url=self._path.url
+                ) from None
+            yield foreign
+            return
+        with _leased(root, self._reader, version) as found:
+            yield Snapshot(found.manifest(), root.path, found)
+
+
+@contextmanager
+def _leased(root: Root, reader: str | None, version: int | Version | None) -> Iterator[Version]:
+    """The version, under a lease that covered everything before the log was looked at."""
+    try:
+        lease = root.lease(reader)
+    except AccessDenied as error:
+        _log.warning("reading without a lease: %s", error)
+        yield _resolve(root, version)
+        return
+    with lease:
+        found = _resolve(root, version)
+        lease.only(found.number)
+        yield found
+
+
+def _resolve(root: Root, version: int | Version | None) -> Version:
+    if version is None:
+        return root.latest()
+    return root.version(version if isinstance(version, int) else version.number)
+
+
+def _targets(
+    snapshot: Snapshot,
+    names: list[str] | None,
+    boxes: Mapping[str, tuple[slice, ...]],
+    out: Mapping[str, Array] | None,
+    framework: Framework,
+) -> tuple[list[Target], dict[str, Array]]:
+    """What to fill, each memory once, and what to return."""
+    have = snapshot.names()
+    wanted = names if names is not None else list(have if out is None else out)
+    check_names(dict.fromkeys(wanted), have, exact=names is None)
+    stray = [name for name in boxes if name not in wanted]
+    if stray or (out is not None and set(out) != set(wanted)):
+        lacking = stray or sorted(set(out or ()) ^ set(wanted))
+        raise InvalidArgument(f"`names`, `box` and `out` do not belong together: {lacking[:10]}")
+    targets: dict[object, Target] = {}
+    result: dict[str, Array] = {}
+    for name in wanted:
+        tensor = snapshot.tensor(name)
+        cut = _box(have[name], tuple(tensor.shape), boxes.get(name))
+        if out is None:
+            key: object = (have[name], cut)
+            target = targets.get(key) or allocate(have[name], tensor, cut, framework)
+        else:
+            target = borrow(have[name], tensor, cut, out[name])
+            key = (have[name], cut, alias_key(out[name], name=name))
+        result[name] = target.array
+        targets.setdefault(key, target)
+    return list(targets.values()), result
+
+
+def _box(name: str, shape: tuple[int, ...], cut: tuple[slice, ...] | None) -> Block:
+    if cut is None:
+        return Block.whole(name, shape)
+    if len(cut) > len(shape) or any(part.step not in (None, 1) for part in cut):
+        raise InvalidArgument(
+            f"tensor {name!r}: {cut} is not a box of shape {shape}: at most one slice a dimension, step 1"
+        )
+    full = (*cut, *(slice(None) for _ in shape[len(cut) :]))
+    spans = [part.indices(length) for part, length in zip(full, shape, strict=True)]
+    origin = tuple(start for start, _, _ in spans)
+    return Block(name, origin, tuple(max(0, stop - start) for start, stop, _ in spans))

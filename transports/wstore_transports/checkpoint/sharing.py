@@ -1,0 +1,102 @@
+"""What the previous version already stores: unchanged pieces are referenced, not written again. Pure,
+but for hashing the arrays.
+
+Referencing has a price: a file stays as long as one tensor in it is needed. So a file is shared only
+while most of it is; what is unchanged in other files is written once more, together and apart from what
+changes, and is shared from then on. A root so never holds more than about twice what its versions need.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import xxhash
+
+from wstore_codecs.digest import digest_block
+from wstore_transports.checkpoint.file_stream import block_bits
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wstore_transports.checkpoint.pieces import Piece
+    from wstore_transports.versions.documents import Block, Manifest
+
+LIVE_SHARE = 0.5
+"""A file is shared when at least this part of its bytes is unchanged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A piece that the previous version stores bit for bit.
+
+    Attributes:
+        blocks: as that version's manifest lists them.
+    """
+
+    piece: Piece
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SharingPlan:
+    """What to do with each piece.
+
+    Attributes:
+        shared: reference these.
+        still: unchanged, to be written once more, apart from the rest.
+        moved: changed or new, to be written.
+    """
+
+    shared: tuple[Shared, ...]
+    still: tuple[Piece, ...]
+    moved: tuple[Piece, ...]
+
+
+def plan_sharing(pieces: Sequence[Piece], base: Manifest | None) -> SharingPlan:
+    """Compare the pieces with the version before, by hash and digest of every block.
+
+    Reads the arrays that the base may hold; stops at an array's first changed block.
+    """
+    if base is None:
+        return SharingPlan((), (), tuple(pieces))
+    same: list[Shared] = []
+    moved: list[Piece] = []
+    for piece in pieces:
+        blocks = _unchanged(piece, base)
+        if blocks is None:
+            moved.append(piece)
+        else:
+            same.append(Shared(piece, blocks))
+    live: Counter[int] = Counter()
+    for shared in same:
+        for block in shared.blocks:
+            live[block.object] += block.nbytes
+    kept = {i for i, nbytes in live.items() if nbytes >= LIVE_SHARE * base.objects[i].size}
+    keeps = [all(block.object in kept for block in shared.blocks) for shared in same]
+    return SharingPlan(
+        tuple(shared for shared, keep in zip(same, keeps, strict=True) if keep),
+        tuple(shared.piece for shared, keep in zip(same, keeps, strict=True) if not keep),
+        tuple(moved),
+    )
+
+
+def _unchanged(piece: Piece, base: Manifest) -> tuple[Block, ...] | None:
+    """The base's blocks of exactly this piece when all its bytes are as they were, else None."""
+    tensor = base.tensors.get(base.aliases.get(piece.name, piece.name))
+    if tensor is None or tensor.dtype != piece.dtype.name or tuple(tensor.shape) != piece.shape:
+        return None
+    stored = {(tuple(block.origin), tuple(block.extent)): block for block in tensor.blocks}
+    found = []
+    for box, bits in block_bits(piece):
+        block = stored.get((box.origin, box.extent))
+        if block is None or block.encoding != "flat" or not block.hash:
+            return None
+        data = bits.view("u1").data
+        if xxhash.xxh3_128_hexdigest(data) != block.hash:
+            return None
+        if digest_block(bits.reshape(box.extent), piece.shape, box.origin).hex != block.digest:
+            return None
+        found.append(block)
+    return tuple(found)

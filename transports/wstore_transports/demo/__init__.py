@@ -1,0 +1,1 @@
+"""`wstore demo`: a trainer process publishes, engine processes follow, and every version is compared."""

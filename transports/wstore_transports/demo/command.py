@@ -1,0 +1,78 @@
+"""The command `wstore demo`."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from wstore.cli_output import print_json
+from wstore.errors import InvalidArgument
+
+
+class Server(StrEnum):
+    """Servers that the demo can start by itself."""
+
+    S3 = "s3"
+
+
+def demo(
+    url: Annotated[
+        str, typer.Option(help="Publish under this URL. Default: a temporary local directory.")
+    ] = "",
+    server: Annotated[
+        Server | None, typer.Option(help="Start a SeaweedFS of its own and publish there.")
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help="Publish this safetensors file with made-up steps; needs no torch.")
+    ] = "",
+    versions: Annotated[int, typer.Option(min=1, help="How many versions to publish.")] = 8,
+    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps between two versions.")] = 5,
+    engines: Annotated[int, typer.Option(min=1, max=64, help="How many engines follow.")] = 2,
+    seed: Annotated[int, typer.Option(help="Of data order and made-up steps.")] = 0,
+    timeout: Annotated[float, typer.Option(help="Give up after so many seconds of silence.")] = 300,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, no display.")] = False,
+) -> None:
+    """Train a small real model, publish versions, let engines follow, and compare every one.
+
+    A trainer process trains a byte-level transformer on the Python standard library's sources and
+    publishes its weights; each engine process loads every version into its own module. The held-out loss
+    and the digest of the weights must be equal on all sides, to the last bit. Exit status 1 otherwise.
+    """
+    from wstore_transports.demo.display import table
+    from wstore_transports.demo.run import Options, run
+
+    if url and server is not None:
+        raise InvalidArgument("give --url or --server, not both")
+    options = Options(
+        url=url,
+        own_s3=server is not None,
+        model=model,
+        versions=versions,
+        steps=steps,
+        engines=engines,
+        seed=seed,
+        timeout_s=timeout,
+    )
+    place, results = run(options, quiet=as_json)
+    problems = results.problems()
+    if as_json:
+        print_json(results.as_json(place))
+    else:
+        _print(table(results))
+        for problem in problems:
+            print(f"wstore: {problem}", file=sys.stderr)
+        if not problems:
+            print(f"{versions} versions under {place}: equal in all {engines + 1} processes")
+    if problems:
+        raise typer.Exit(1)
+
+
+def _print(renderable: object) -> None:
+    from rich.console import Console
+
+    console = Console()
+    wide = console if console.is_terminal else Console(width=160)
+    wide.print(renderable)

@@ -1,0 +1,37 @@
+"""Errors of versioned roots, in the same tree as `wstore.errors`. All of them pickle."""
+
+from __future__ import annotations
+
+from wstore.errors import NotFound, WStoreError
+
+
+class RootError(WStoreError):
+    """A root cannot be used the way it was asked to be."""
+
+
+class NotARoot(RootError, ValueError):
+    """There is no (valid) `wstore.json` here, so nothing is read, written or deleted."""
+
+
+class NoVersion(RootError, LookupError):
+    """The log shows no committed version yet, or no version of this number."""
+
+
+class VersionGone(NotFound):
+    """The version was committed once, and retention has let it go: start again from a newer one."""
+
+
+class Fenced(RootError):
+    """Another publisher has taken this root over. Nothing more may be published by this session."""
+
+
+class AttemptAborted(RootError):
+    """The version was not committed: a rank gave up, or what the ranks wrote is not whole."""
+
+
+class RunEnded(RootError):
+    """The publisher said that no further version will come."""
+
+
+class PublisherLost(RootError, TimeoutError):
+    """The publisher's counter stood still for longer than a living one's would."""

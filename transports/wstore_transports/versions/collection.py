@@ -1,0 +1,221 @@
+"""Letting versions go: the plan, as data, and the collection, in an order that is safe at every crash.
+
+What can be deleted is found by what the log says about an attempt's *name*, never by age: objects of
+attempts that are over and that no version still alive (or still leased) lists. See `docs/format.md`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wstore.errors import IntegrityError, NotFound
+from wstore_transports.versions import layout
+from wstore_transports.versions.documents import Floor, Marker, Weights
+from wstore_transports.versions.garbage import Going, Sweep, delete, find_garbage
+from wstore_transports.versions.leases import LeaseWatch
+from wstore_transports.versions.log import stand
+from wstore_transports.versions.retention import Fate, Retention, decide
+from wstore_transports.versions.sealing import read_document
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from wstore_transports.versions.documents import LeaseDocument
+    from wstore_transports.versions.log import Tip
+    from wstore_transports.versions.place import Place
+    from wstore_transports.versions.root import Root
+
+_log = logging.getLogger(__name__)
+
+Leases = dict[str, "LeaseDocument"]
+
+
+@dataclass(frozen=True, slots=True)
+class GcPlan:
+    """What a collection would do now.
+
+    Attributes:
+        versions: every version that is alive, and whether it stays.
+        objects: what would be deleted once no living lease needs it.
+    """
+
+    versions: tuple[Fate, ...]
+    objects: tuple[Going, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that would be freed."""
+        return sum(going.size for going in self.objects)
+
+
+@dataclass(frozen=True, slots=True)
+class GcReport:
+    """What a collection did.
+
+    Attributes:
+        floor: number of the floor record that it appended; None when no version had to go.
+        versions: the fate of every version that was alive before.
+        deleted: the objects that are gone now.
+        leased: versions that the log has let go and that a living lease still protects: run again.
+    """
+
+    floor: int | None
+    versions: tuple[Fate, ...]
+    deleted: tuple[Going, ...]
+    leased: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes freed."""
+        return sum(going.size for going in self.deleted)
+
+
+def plan_gc(root: Root, retention: Retention) -> GcPlan:
+    """What `collect` would do. Writes nothing.
+
+    Raises:
+        IntegrityError: a document that decides about deletion is damaged.
+    """
+    place = root.place
+    _require_same_root(place)
+    leases, _ = LeaseWatch(place).look()
+    state = place.log.state()
+    fates = decide(state.versions, retention, _leased(leases))
+    stays = {fate.number: state.versions[fate.number] for fate in fates if fate.stays}
+    return GcPlan(tuple(fates), tuple(find_garbage(place, stays, state.standing, protected={})))
+
+
+def collect(
+    root: Root, retention: Retention, *, pause: Callable[[float], None] = time.sleep
+) -> GcReport:
+    """Let go of what `retention` does not keep, and delete what nothing needs.
+
+    Appends a floor, waits one lease period, looks at the leases again, deletes. When only leases keep
+    a version, it first waits another period to tell the living from the dead. Two collections at once,
+    and a collection beside a publisher and readers, are safe. May be killed at any point: the next one
+    carries on.
+
+    Args:
+        pause: called with the seconds to wait; may raise to give up (nothing is half done).
+
+    Raises:
+        NotARoot, IntegrityError: the marker, a record or a manifest is damaged; nothing is deleted.
+    """
+    place = root.place
+    _require_same_root(place)
+    watch = LeaseWatch(place)
+    leases, _ = watch.look()
+    fates = decide(place.log.state().versions, retention, _leased(leases))
+    if _only_leased(fates):
+        pause(place.lease_s)
+        leases, _ = watch.look()
+    floor, fates = _append_floor(place, retention, leases)
+    state = place.log.state()
+    if not find_garbage(place, state.versions, state.standing, protected={}):
+        return GcReport(floor, tuple(fates), (), ())
+    before, _ = watch.look()
+    pause(place.lease_s)
+    after, dead = watch.look()
+    _require_same_root(place)
+    state = place.log.state()
+    protected = _gone_but_leased(place, state.versions, before, after)
+    garbage = find_garbage(place, state.versions, state.standing, protected=protected)
+    delete(place, garbage)
+    Sweep(place, state.standing).run(dead)
+    return GcReport(floor, tuple(fates), tuple(garbage), tuple(sorted(protected)))
+
+
+def _append_floor(
+    place: Place, retention: Retention, leases: Leases
+) -> tuple[int | None, list[Fate]]:
+    fates: list[Fate] = []
+
+    def draft(tip: Tip) -> Floor:
+        nonlocal fates
+        versions = place.log.state().versions
+        fates = decide(versions, retention, _leased(leases))
+        going = [fate.number for fate in fates if not fate.stays]
+        if not going:
+            raise _NothingGoes
+        above = min(number for number in versions if number > going[-1])
+        floor = max(tip.standing.floor, above)
+        keep = [fate.number for fate in fates if fate.stays and fate.number < floor]
+        root, number, prev = place.log.base_fields(tip)
+        record = Floor(
+            root=root, number=number, prev=prev, after=tip.standing, floor=floor, keep=keep
+        )
+        return stand(tip, record)
+
+    try:
+        return place.log.append(draft).number, fates
+    except _NothingGoes:
+        return None, fates
+
+
+class _NothingGoes(Exception):
+    """All versions stay, so there is no floor to append."""
+
+
+def _leased(leases: Leases) -> set[int] | None:
+    numbers: set[int] = set()
+    for lease in leases.values():
+        if lease.versions is None:
+            return None
+        numbers.update(lease.versions)
+    return numbers
+
+
+def _only_leased(fates: list[Fate]) -> bool:
+    return any(fate.reason == "a reader leases it" for fate in fates)
+
+
+def _gone_but_leased(
+    place: Place, alive: Mapping[int, Weights], before: Leases, after: Leases
+) -> dict[int, Weights]:
+    """Versions that the log let go and that a living reader may still be reading, with their bases.
+
+    A lease of everything that was not there right after the floor belongs to a reader that reads the
+    log after the floor, and so cannot choose what the floor let go. One that was there then may have
+    chosen before it: it protects what it leased then.
+    """
+    numbers: set[int] = set()
+    for name, lease in after.items():
+        held = lease.versions
+        if held is None:
+            held = before[name].versions if name in before else []
+        if held is None:
+            held = list(range(1, place.log.known.standing.latest + 1))
+        numbers.update(held)
+    found: dict[int, Weights] = {}
+    pending = [number for number in numbers if number not in alive]
+    while pending:
+        number = pending.pop()
+        record = _weights(place, number)
+        if record is None or number in found:
+            continue
+        found[number] = record
+        if record.base and record.base not in alive:
+            pending.append(record.base)
+    return found
+
+
+def _weights(place: Place, number: int) -> Weights | None:
+    try:
+        record = place.log.read(number)
+    except NotFound:
+        return None
+    return record if isinstance(record, Weights) else None
+
+
+def _require_same_root(place: Place) -> None:
+    """Never delete below a place that is not (any more) the root that was opened."""
+    path = place.path / layout.MARKER
+    try:
+        read_document(Marker, path, root=place.root_id)
+    except NotFound as error:
+        raise IntegrityError(
+            "the root's marker is gone; nothing is deleted here", url=path.url
+        ) from error

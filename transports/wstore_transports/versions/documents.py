@@ -1,0 +1,336 @@
+"""The JSON documents of a root, as types. `docs/format.md` is their specification, byte by byte.
+
+Every document carries `format`, and `root`: the id of the root that it belongs to, so a document copied
+from elsewhere is recognised. Hashes are xxh3-128 as 32 lower-case hex digits. Sizes and offsets are bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta, Struct
+
+FORMAT = 1
+"""The newest document format that this code reads, and the one it writes."""
+
+KiB = 1 << 10
+MiB = 1 << 20
+
+Hash = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+RootId = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+Number = Annotated[int, Meta(ge=0, le=999_999_999_999)]
+Size = Annotated[int, Meta(ge=0, le=1 << 53)]
+Extent = Annotated[list[Annotated[int, Meta(ge=0, le=1 << 53)]], Meta(max_length=32)]
+Name = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+ObjectName = Annotated[str, Meta(min_length=1, max_length=1024)]
+TensorName = Annotated[str, Meta(min_length=1, max_length=1024)]
+AttemptId = Annotated[str, Meta(pattern="^[0-9]{1,12}[.][0-9a-f]{16}$")]
+Text = Annotated[str, Meta(max_length=2000)]
+Rank = Annotated[int, Meta(ge=0, lt=100_000)]
+Ranks = Annotated[int, Meta(ge=1, le=100_000)]
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+Kind = Literal["full", "delta"]
+
+
+class Document(Struct, frozen=True, kw_only=True, tag_field="document"):
+    """What all documents have in common.
+
+    Attributes:
+        format: the format this document is written in; a greater one than `FORMAT` is `NewerFormat`.
+        root: the id of the root that the document belongs to.
+    """
+
+    max_bytes: ClassVar[int] = 64 * KiB
+
+    format: Annotated[int, Meta(ge=1)] = FORMAT
+    root: RootId
+
+
+class Marker(Document, frozen=True, kw_only=True, tag="root"):
+    """`wstore.json`: this place is a root. Written once.
+
+    Attributes:
+        lease_s: seconds after which a lease whose counter stands still counts as dead.
+    """
+
+    lease_s: Seconds
+
+
+class ObjectRef(Struct, frozen=True, kw_only=True):
+    """An object by its name relative to the root, with its size and the hash of all its bytes.
+
+    `hash` is "" only in the synthetic manifest of a foreign directory.
+    """
+
+    name: ObjectName
+    size: Size
+    hash: Annotated[str, Meta(pattern="^([0-9a-f]{32})?$")] = ""
+
+
+class Standing(Struct, frozen=True, kw_only=True):
+    """Where the log stands after a record: enough to use the newest version without reading the rest.
+
+    Attributes:
+        epoch: number of the newest fence record; 0 before the first.
+        finished: number of the newest weights, abort or fence record; an attempt of the current epoch
+            that wanted a number up to this one is over.
+        latest: the newest version, 0 for none.
+        anchor: the newest version of kind "full", 0 for none.
+        anchors: how many versions of kind "full" there were up to here.
+        floor: versions below it are gone, unless the newest floor record keeps them.
+        floored_at: number of that floor record, 0 for none.
+        ended: the current publisher said that no version will follow.
+    """
+
+    epoch: Number = 0
+    finished: Number = 0
+    latest: Number = 0
+    anchor: Number = 0
+    anchors: Number = 0
+    floor: Number = 0
+    floored_at: Number = 0
+    ended: bool = False
+
+
+class RecordBase(Document, frozen=True, kw_only=True):
+    """What all log records have in common.
+
+    Attributes:
+        number: the record's place in the log, from 1; equal to the number in its name.
+        prev: hash of the bytes of record `number - 1`; 32 zeros in record 1.
+        after: where the log stands with this record.
+    """
+
+    max_bytes: ClassVar[int] = 4 * MiB
+
+    number: Annotated[int, Meta(ge=1, le=999_999_999_999)]
+    prev: Hash
+    after: Standing
+
+
+class Weights(RecordBase, frozen=True, kw_only=True, tag="log.weights"):
+    """A committed version. Its number is the version.
+
+    Attributes:
+        run: name of the run that made it.
+        attempt: the attempt that made it.
+        epoch: the session that made it.
+        step: the trainer's label; may repeat or fall.
+        kind: "full" (an anchor) or "delta".
+        base: the version a delta applies to; 0 for an anchor.
+        refs: versions whose objects this version's manifest names besides its own.
+        digest: the model digest, see `wstore_codecs.digest`.
+        manifest: the manifest's name, size and hash.
+        nbytes: bytes of all objects that the manifest lists.
+    """
+
+    run: Name
+    attempt: AttemptId
+    epoch: Number
+    step: Annotated[int, Meta(ge=-(1 << 53), le=1 << 53)]
+    kind: Kind
+    base: Number = 0
+    refs: list[Number] = []
+    digest: Digest
+    manifest: ObjectRef
+    nbytes: Size
+
+
+class Abort(RecordBase, frozen=True, kw_only=True, tag="log.abort"):
+    """The attempt will never be a version."""
+
+    attempt: AttemptId
+    epoch: Number
+    reason: Text
+
+
+class Fence(RecordBase, frozen=True, kw_only=True, tag="log.fence"):
+    """A new publisher took over; its epoch is this record's number.
+
+    Attributes:
+        run: the run that it publishes.
+        session: random, tells apart two publishers that raced for the number.
+        launch: what all ranks of this start of the job share; "" when there is one rank.
+        ranks: how many ranks write each version.
+    """
+
+    run: Name
+    session: Hash
+    launch: Annotated[str, Meta(max_length=200)] = ""
+    ranks: Ranks = 1
+
+
+class Floor(RecordBase, frozen=True, kw_only=True, tag="log.floor"):
+    """Versions below `floor` are going, except those in `keep` (ascending)."""
+
+    floor: Number
+    keep: list[Number] = []
+
+
+class End(RecordBase, frozen=True, kw_only=True, tag="log.end"):
+    """The publisher of `epoch` will not publish again."""
+
+    epoch: Number
+
+
+Record = Weights | Abort | Fence | Floor | End
+
+
+class Head(Document, frozen=True, kw_only=True, tag="head"):
+    """`head.json`: a hint of the newest record, never the truth."""
+
+    number: Annotated[int, Meta(ge=1, le=999_999_999_999)]
+    hash: Hash
+
+
+class Spec(Struct, frozen=True, kw_only=True):
+    """A tensor's dtype (safetensors' name of it) and global shape."""
+
+    dtype: Annotated[str, Meta(pattern="^[A-Z0-9_]{1,16}$")]
+    shape: Extent
+
+
+class Block(Struct, frozen=True, kw_only=True):
+    """An N-d box of one tensor, and where its bytes are.
+
+    Attributes:
+        origin, extent: the box, in elements; as many axes as the tensor has.
+        object: index into the `objects` of the same document; -1 for "same".
+        offset, nbytes: where in the object; 0 and 0 for "same".
+        encoding: "flat": the box's elements, row-major, little-endian; "frame": one codec frame;
+            "same": as in the base version, nothing is stored (in deltas only).
+        hash: of those stored bytes; "" for "same", and in the synthetic manifest of a foreign directory.
+        digest: of the box's elements at their place in the tensor (additive); "" only in the latter.
+    """
+
+    origin: Extent
+    extent: Extent
+    object: Annotated[int, Meta(ge=-1, lt=1 << 31)]
+    offset: Size
+    nbytes: Size
+    encoding: Literal["flat", "frame", "same"] = "flat"
+    hash: Annotated[str, Meta(pattern="^([0-9a-f]{32})?$")] = ""
+    digest: Annotated[str, Meta(pattern="^([0-9a-f]{32})?$")] = ""
+
+
+class Tensor(Spec, frozen=True, kw_only=True):
+    """A tensor and its blocks. In a manifest the blocks tile it; in a done marker they are one rank's.
+
+    `digest` is "" in a done marker and in the synthetic manifest of a foreign directory.
+    """
+
+    blocks: list[Block]
+    digest: Annotated[str, Meta(pattern="^([0-9a-f]{32})?$")] = ""
+
+
+class Manifest(Document, frozen=True, kw_only=True, tag="manifest"):
+    """All of one version: which tensors it holds, and where each byte of them is.
+
+    Attributes:
+        objects: everything that the version needs, own and shared.
+        tensors: by name.
+        aliases: further names (tied weights) -> the name in `tensors` that holds the values.
+        digest: the model digest.
+    """
+
+    max_bytes: ClassVar[int] = 512 * MiB
+
+    run: Name
+    attempt: AttemptId
+    step: int
+    kind: Kind
+    base: Number = 0
+    objects: list[ObjectRef]
+    tensors: dict[TensorName, Tensor]
+    aliases: dict[TensorName, TensorName] = {}
+    digest: Annotated[str, Meta(pattern="^([0-9a-f]{32})?$")] = ""
+    metadata: dict[str, str] = {}
+
+
+class Open(Document, frozen=True, kw_only=True, tag="open"):
+    """`open.json`: written before any other object of an attempt.
+
+    Attributes:
+        wanted: the number that the attempt would take now; a floor may push it further.
+        index: which attempt of its session, from 1.
+        shares: the version whose objects the ranks may name instead of writing them again; 0 for none.
+        inventory: all tensors that the version must hold; None: whatever the ranks declare together.
+    """
+
+    max_bytes: ClassVar[int] = 256 * MiB
+
+    run: Name
+    attempt: AttemptId
+    epoch: Number
+    wanted: Number
+    index: Annotated[int, Meta(ge=1)]
+    step: int
+    kind: Kind
+    base: Number = 0
+    shares: Number = 0
+    ranks: Ranks
+    inventory: dict[TensorName, Spec] | None = None
+
+
+class Done(Document, frozen=True, kw_only=True, tag="done"):
+    """`r00003.done.json`: everything that one rank contributes is written.
+
+    `objects` may name objects of earlier versions (unchanged shards).
+    """
+
+    max_bytes: ClassVar[int] = 512 * MiB
+
+    attempt: AttemptId
+    rank: Rank
+    objects: list[ObjectRef]
+    tensors: dict[TensorName, Tensor]
+    aliases: dict[TensorName, TensorName] = {}
+    metadata: dict[str, str] = {}
+
+
+class RankAbort(Document, frozen=True, kw_only=True, tag="rank-abort"):
+    """`r00003.abort.json`: this rank gives the attempt up."""
+
+    attempt: AttemptId
+    rank: Rank
+    reason: Text
+
+
+class Session(Document, frozen=True, kw_only=True, tag="session"):
+    """`sessions/<epoch>.json`: a counter that moves while the publisher lives."""
+
+    epoch: Number
+    run: Name
+    counter: Annotated[int, Meta(ge=0)]
+    interval_s: Seconds
+
+
+class Announcement(Document, frozen=True, kw_only=True, tag="announcement"):
+    """`sessions/<epoch>-<index>.json`: where the session's attempt `index` lives. Written once."""
+
+    epoch: Number
+    index: Annotated[int, Meta(ge=1)]
+    directory: ObjectName
+
+
+class LeaseDocument(Document, frozen=True, kw_only=True, tag="lease"):
+    """`leases/<reader>-<nonce>.json`: a counter that moves while the reader lives.
+
+    `versions` are what it needs (with all that they reference); None: everything.
+    """
+
+    reader: Name
+    counter: Annotated[int, Meta(ge=0)]
+    interval_s: Seconds
+    versions: list[Number] | None
+
+
+class Layout(Document, frozen=True, kw_only=True, tag="layout"):
+    """`layouts/<run>/<engine>.json`: how an engine holds the tensors. The boxes it wants, per name."""
+
+    max_bytes: ClassVar[int] = 256 * MiB
+
+    run: Name
+    engine: Name
+    tensors: dict[TensorName, list[list[Extent]]]

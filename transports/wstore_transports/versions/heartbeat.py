@@ -1,0 +1,68 @@
+"""Counters that move while somebody lives, and the watch that tells when one stands still."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wstore.errors import WStoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+_log = logging.getLogger(__name__)
+
+
+class Heartbeat:
+    """Calls `beat` every `interval_s` seconds on a daemon thread until closed.
+
+    A beat that fails is logged and tried again with the next: a counter gives liveness, never
+    correctness. The thread does not cross a fork; the child has no heartbeat.
+    """
+
+    def __init__(self, beat: Callable[[], None], *, interval_s: float, name: str) -> None:
+        self._beat = beat
+        self._interval_s = interval_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop, and wait for a beat that is under way. Idempotent."""
+        self._stop.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval_s):
+            try:
+                self._beat()
+            except WStoreError as error:
+                _log.warning("%s: no sign of life was written: %s", self._thread.name, error)
+
+
+@dataclass(slots=True)
+class _Seen:
+    value: Hashable
+    since: float
+
+
+class StandstillWatch:
+    """How long each of several counters has stood still, by one monotonic clock: the watcher's own.
+
+    The value of a counter is compared for change only, so clocks need not agree and a restart counts
+    as a movement.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, _Seen] = {}
+
+    def observe(self, key: str, value: Hashable, now: float) -> float:
+        """Seconds since `key` was first seen with `value` in a row; 0.0 the first time."""
+        seen = self._seen.get(key)
+        if seen is None or seen.value != value:
+            self._seen[key] = _Seen(value, now)
+            return 0.0
+        return now - seen.since

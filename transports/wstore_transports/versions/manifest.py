@@ -1,0 +1,137 @@
+"""Manifests: reading and checking them, and making one from what the ranks wrote."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from wstore.errors import IntegrityError, InvalidArgument, InvalidPath
+from wstore_codecs import block as boxes
+from wstore_codecs.digest import TensorDigest, combine, model_digest
+from wstore_codecs.dtypes import dtype
+from wstore_transports.versions.documents import Block, Manifest, ObjectRef, Tensor
+from wstore_transports.versions.layout import check_object_name
+from wstore_transports.versions.sealing import hash_of, unseal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from wstore_transports.versions.documents import Weights
+    from wstore_transports.versions.place import Place
+
+
+def read_manifest(place: Place, record: Weights) -> Manifest:
+    """The manifest that a record names: size, hash, root and contents are checked.
+
+    Raises:
+        NotFound: it is gone. IntegrityError, NewerFormat.
+    """
+    ref = record.manifest
+    path = place.object(ref.name)
+    if ref.size > Manifest.max_bytes:
+        raise IntegrityError(f"a manifest of {ref.size} bytes is over the limit", url=path.url)
+    # One byte more than the record says, so that a longer object is seen with the same request.
+    data = path.store.read(path.key, 0, ref.size + 1).data
+    if len(data) != ref.size or hash_of(data) != ref.hash:
+        raise IntegrityError(
+            f"this manifest was changed: it is not the one that log record {record.number} names",
+            url=path.url,
+        )
+    manifest = unseal(Manifest, data, url=path.url, root=place.root_id)
+    for field in ("run", "attempt", "step", "kind", "base", "digest"):
+        mine, theirs = getattr(manifest, field), getattr(record, field)
+        if mine != theirs:
+            raise IntegrityError(
+                f"field `{field}` is {mine!r}; the record has {theirs!r}", url=path.url
+            )
+    try:
+        check_manifest(manifest)
+    except (InvalidArgument, InvalidPath) as error:
+        raise IntegrityError(f"not a valid manifest: {error}", url=path.url) from error
+    return manifest
+
+
+def check_manifest(manifest: Manifest, *, complete: bool = True) -> None:
+    """Prove that a manifest describes whole tensors and stays inside its objects.
+
+    Args:
+        complete: hashes and digests must be there, and add up. Not so for a foreign directory.
+
+    Raises:
+        InvalidArgument, InvalidPath: naming the tensor or object.
+    """
+    check_objects(manifest.objects, complete=complete)
+    for name, tensor in manifest.tensors.items():
+        check_tensor(name, tensor, manifest.objects, kind=manifest.kind, complete=complete)
+        cover = (boxes.Block(name, tuple(b.origin), tuple(b.extent)) for b in tensor.blocks)
+        boxes.check_cover(tensor.shape, cover, tensor=name)
+        if complete and tensor.digest != digest_of(tensor.blocks).hex:
+            raise InvalidArgument(f"tensor {name!r}: its digest is not the sum of its blocks'")
+    check_aliases(manifest.tensors, manifest.aliases)
+    if complete and manifest.digest != digest_of_model(manifest.tensors, manifest.aliases):
+        raise InvalidArgument("the model digest is not that of the tensors")
+
+
+def check_objects(objects: Iterable[ObjectRef], *, complete: bool = True) -> None:
+    """Names stay inside the root, none comes twice, hashes are there. Raises InvalidArgument, InvalidPath."""
+    seen: set[str] = set()
+    for ref in objects:
+        check_object_name(ref.name)
+        if ref.name in seen:
+            raise InvalidArgument(f"object {ref.name!r} is listed twice")
+        if complete and not ref.hash:
+            raise InvalidArgument(f"object {ref.name!r} has no hash")
+        seen.add(ref.name)
+
+
+def check_tensor(
+    name: str,
+    tensor: Tensor,
+    objects: list[ObjectRef],
+    *,
+    kind: str,
+    complete: bool = True,
+) -> None:
+    """Each block is a box of the tensor, and its bytes lie inside its object. Raises InvalidArgument."""
+    itemsize = dtype(tensor.dtype).itemsize
+    for block in tensor.blocks:
+        box = boxes.Block(name, tuple(block.origin), tuple(block.extent))
+        if not box.within(tensor.shape):
+            raise InvalidArgument(f"{box} is not a box of tensor {name!r}, shape {tensor.shape}")
+        if complete and not block.digest:
+            raise InvalidArgument(f"{box} has no digest")
+        if block.encoding == "same":
+            if kind != "delta" or (block.object, block.offset, block.nbytes) != (-1, 0, 0):
+                raise InvalidArgument(f'{box}: "same" belongs in a delta and stores nothing')
+            continue
+        if not 0 <= block.object < len(objects):
+            raise InvalidArgument(f"{box} lies in object {block.object} of {len(objects)}")
+        if block.offset + block.nbytes > objects[block.object].size:
+            raise InvalidArgument(f"{box} leaves its object {objects[block.object].name!r}")
+        if block.encoding == "flat" and block.nbytes != math.prod(block.extent) * itemsize:
+            raise InvalidArgument(f"{box} of {tensor.dtype} has {block.nbytes} bytes")
+        if complete and not block.hash:
+            raise InvalidArgument(f"{box} has no hash")
+
+
+def check_aliases(tensors: Mapping[str, Tensor], aliases: Mapping[str, str]) -> None:
+    """Each alias is a new name of a tensor that is there. Raises InvalidArgument."""
+    for alias, name in aliases.items():
+        if alias in tensors or name not in tensors:
+            raise InvalidArgument(
+                f"alias {alias!r} of {name!r}: it must name another, stored tensor"
+            )
+
+
+def digest_of(blocks: Iterable[Block]) -> TensorDigest:
+    """The digest of disjoint blocks together."""
+    return combine(TensorDigest.from_hex(block.digest) for block in blocks)
+
+
+def digest_of_model(tensors: Mapping[str, Tensor], aliases: Mapping[str, str]) -> str:
+    """The model digest over all names: stored ones, and aliases as what they stand for."""
+    names = [(name, name) for name in tensors] + list(aliases.items())
+    return model_digest(
+        (name, held.dtype, held.shape, TensorDigest.from_hex(held.digest))
+        for name, held in ((name, tensors[stored]) for name, stored in names)
+    )

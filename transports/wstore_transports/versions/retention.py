@@ -1,0 +1,95 @@
+"""Which versions stay: a pure policy over what the log shows and what readers lease."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wstore.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from wstore_transports.versions.documents import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What to keep, besides what readers lease and what kept deltas build on.
+
+    Attributes:
+        keep_last: the newest so many versions.
+        keep_every_anchor: of all anchors ever committed, the first and each so-manyth after it; None:
+            no anchor for its own sake.
+        max_staleness: how many versions behind the newest an engine may serve; those are needed too.
+
+    Raises:
+        InvalidArgument: on construction, for settings that cannot work.
+    """
+
+    keep_last: int = 2
+    keep_every_anchor: int | None = None
+    max_staleness: int = 0
+
+    def __post_init__(self) -> None:
+        if self.keep_last < 1:
+            raise InvalidArgument("keep_last must be at least 1: the newest version always stays")
+        if self.keep_every_anchor is not None and self.keep_every_anchor < 1:
+            raise InvalidArgument("keep_every_anchor must be at least 1")
+        if self.max_staleness < 0:
+            raise InvalidArgument("max_staleness must not be negative")
+        if self.keep_last <= self.max_staleness:
+            raise InvalidArgument(
+                f"keep_last={self.keep_last} lets go of versions that engines may serve with "
+                f"max_staleness={self.max_staleness}: keep at least {self.max_staleness + 1}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What becomes of one version that is alive, and why."""
+
+    number: int
+    step: int
+    kind: str
+    stays: bool
+    reason: str
+
+
+def decide(
+    versions: Mapping[int, Weights], retention: Retention, leased: Collection[int] | None
+) -> list[Fate]:
+    """The fate of every version that is alive, ascending.
+
+    Args:
+        versions: all that are alive, by number.
+        leased: versions that living readers lease; None: a reader leases everything.
+    """
+    numbers = sorted(versions)
+    reasons: dict[int, str] = {}
+    for number in numbers[-retention.keep_last :]:
+        reasons[number] = f"one of the newest {retention.keep_last}"
+    every = retention.keep_every_anchor
+    for number, record in versions.items():
+        if every and record.kind == "full" and (record.after.anchors - 1) % every == 0:
+            reasons.setdefault(number, f"anchor {record.after.anchors}, each {every}th stays")
+    for number in numbers if leased is None else leased:
+        if number in versions:
+            reasons.setdefault(number, "a reader leases it")
+    for number in list(reasons):
+        for base in chain(versions, number):
+            reasons.setdefault(base, f"version {number} builds on it")
+    return [
+        Fate(
+            n, versions[n].step, versions[n].kind, n in reasons, reasons.get(n, "beyond retention")
+        )
+        for n in numbers
+    ]
+
+
+def chain(versions: Mapping[int, Weights], number: int) -> Iterable[int]:
+    """The versions that a delta builds on, nearest first, down to its anchor (as far as alive)."""
+    record = versions.get(number)
+    while record is not None and record.base and record.base < record.number:
+        yield record.base
+        record = versions.get(record.base)

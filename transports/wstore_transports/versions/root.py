@@ -1,0 +1,220 @@
+"""A root: the place where a trainer publishes versions and engines find them."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from typing import TYPE_CHECKING
+
+from wstore.errors import IntegrityError, IsADirectory, NotFound, WStoreError
+from wstore_transports.errors import NotARoot, NoVersion, PublisherLost, RunEnded
+from wstore_transports.versions import layout
+from wstore_transports.versions.create import create
+from wstore_transports.versions.documents import Marker, Session
+from wstore_transports.versions.heartbeat import StandstillWatch
+from wstore_transports.versions.leases import Lease
+from wstore_transports.versions.log import Log
+from wstore_transports.versions.place import Place
+from wstore_transports.versions.poll import Poll
+from wstore_transports.versions.sealing import read_document, seal
+from wstore_transports.versions.session import INTERVAL_S, PublishSession
+from wstore_transports.versions.version import Version
+
+if TYPE_CHECKING:
+    import threading
+
+    from wstore.path import StoragePath
+    from wstore_transports.versions.documents import Standing
+
+_log = logging.getLogger(__name__)
+
+LEASE_S = 60.0
+"""The lease period of a new root, in seconds."""
+
+
+class Root:
+    """A versioned root at a path. Thread-safe; holds no connection of its own.
+
+    Attributes:
+        path: where it is.
+        root_id: random, 32 hex digits; every document of the root carries it.
+        lease_s: seconds after which a lease that is not renewed is dead.
+        log: the log.
+    """
+
+    def __init__(self, path: StoragePath, marker: Marker) -> None:
+        self.path = path
+        self.root_id = marker.root
+        self.lease_s = marker.lease_s
+        self.log = Log(path, marker.root)
+        self.place = Place(path, marker.root, marker.lease_s, self.log)
+        if self.single_publisher:
+            _log.warning(
+                "%s: this store cannot create an object only if it is absent, so nothing keeps two "
+                "publishers apart here: make sure that there is one at a time",
+                path.url,
+            )
+
+    @classmethod
+    def create(cls, path: StoragePath, *, lease_s: float = LEASE_S) -> Root:
+        """Make a root here, or open the one that is: of racing creators all get the same one.
+
+        Raises:
+            NotARoot: there is something else under the marker's name. NewerFormat.
+        """
+        marker = Marker(root=secrets.token_hex(16), lease_s=lease_s)
+        create(path / layout.MARKER, seal(marker))
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: StoragePath) -> Root:
+        """Open the root that is here.
+
+        Raises:
+            NotARoot: there is none, or its marker is not one. NewerFormat: upgrade wstore.
+        """
+        try:
+            marker = read_document(Marker, path / layout.MARKER)
+        except (NotFound, IsADirectory, NotADirectoryError) as error:
+            raise NotARoot(
+                f"there is no root here: {layout.MARKER} is missing (`Root.create` makes one)",
+                url=path.url,
+            ) from error
+        except IntegrityError as error:
+            raise NotARoot(
+                f"the root's marker is damaged: {error.message}", url=error.url
+            ) from error
+        return cls(path, marker)
+
+    @property
+    def single_publisher(self) -> bool:
+        """The store has no create-if-absent: two publishers at a time would overwrite each other."""
+        return not self.path.store.capabilities.create_if_absent
+
+    # Versions
+
+    def object(self, name: str) -> StoragePath:
+        """The object of that name, relative to the root. Raises InvalidPath when it could leave it."""
+        return self.place.object(name)
+
+    def latest(self) -> Version:
+        """The newest version, with a few requests however long the log is.
+
+        Raises:
+            NoVersion: nothing was committed yet. IntegrityError, NewerFormat.
+        """
+        return self._newest(self.log.refresh().standing)
+
+    def version(self, number: int) -> Version:
+        """Version `number`. Raises NoVersion, VersionGone, IntegrityError, NewerFormat."""
+        self.log.refresh()
+        return Version(self.place, self.log.weights(number))
+
+    def versions(self) -> list[Version]:
+        """All versions that are alive, ascending. Reads the log back to the newest floor, once."""
+        return [Version(self.place, record) for record in self.log.state().versions.values()]
+
+    def wait(
+        self,
+        after: int = 0,
+        *,
+        timeout: float,
+        cancel: threading.Event | None = None,
+        dead_after_s: float | None = None,
+    ) -> Version:
+        """The newest version once it is greater than `after`.
+
+        One small request a look; looks at most once a second after the first few. The publisher's
+        counter is looked at every few seconds.
+
+        Args:
+            after: a version; not a step.
+            timeout: seconds.
+            dead_after_s: how long a publisher's counter may stand still; the lease period when None.
+
+        Raises:
+            RunEnded: the publisher said that no more will come.
+            PublisherLost: the publisher's counter stood still, by this process's own clock.
+            WaitTimeout, Cancelled, IntegrityError, NewerFormat.
+        """
+        poll = Poll(timeout, cancel, url=self.path.url)
+        limit_s = self.lease_s if dead_after_s is None else dead_after_s
+        watch, look_at = StandstillWatch(), time.monotonic()
+        while True:
+            standing = self.log.refresh().standing
+            if standing.latest > after:
+                return self._newest(standing)
+            if standing.ended:
+                raise RunEnded(
+                    f"the publisher ended; the newest version is {standing.latest}",
+                    url=self.path.url,
+                )
+            now = time.monotonic()
+            if standing.epoch and now >= look_at:
+                look_at = now + min(INTERVAL_S, limit_s) / 2
+                still_s = watch.observe(str(standing.epoch), self._counter(standing.epoch), now)
+                if still_s >= limit_s:
+                    raise PublisherLost(
+                        f"the publisher (epoch {standing.epoch}) gave no sign of life for "
+                        f"{still_s:.1f} s; the newest version is {standing.latest}",
+                        url=self.path.url,
+                    )
+            poll.pause(f"no version after {after}; the newest is {standing.latest}")
+
+    # Publishing and reading
+
+    def begin_session(
+        self,
+        run: str,
+        *,
+        ranks: int = 1,
+        launch: str = "",
+        interval_s: float = INTERVAL_S,
+    ) -> PublishSession:
+        """Become the publisher: rank 0. See `PublishSession.begin`."""
+        return PublishSession.begin(
+            self.place, run, ranks=ranks, launch=launch, interval_s=interval_s
+        )
+
+    def join_session(
+        self,
+        run: str,
+        *,
+        rank: int,
+        ranks: int,
+        launch: str,
+        timeout: float,
+        cancel: threading.Event | None = None,
+    ) -> PublishSession:
+        """Join the publisher's session: ranks above 0. See `PublishSession.join`."""
+        return PublishSession.join(
+            self.place,
+            run,
+            rank=rank,
+            ranks=ranks,
+            launch=launch,
+            timeout=timeout,
+            cancel=cancel,
+        )
+
+    def lease(self, reader: str | None = None, *, interval_s: float | None = None) -> Lease:
+        """Lease everything; then read `latest()`; then narrow. See `Lease`."""
+        return Lease(self.place, reader, interval_s=interval_s)
+
+    def _newest(self, standing: Standing) -> Version:
+        if standing.latest == 0:
+            raise NoVersion("no version was committed yet", url=self.path.url)
+        return Version(self.place, self.log.weights(standing.latest))
+
+    def _counter(self, epoch: int) -> int | None:
+        """The session's counter; None when it cannot be read, which is no sign of life either."""
+        try:
+            path = self.path / layout.session_name(epoch)
+            return read_document(Session, path, root=self.root_id).counter
+        except WStoreError as error:
+            _log.debug("no counter: %s", error)
+            return None
+
+    def __repr__(self) -> str:
+        return f"Root({self.path.url!r})"

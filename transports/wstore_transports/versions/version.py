@@ -1,0 +1,87 @@
+"""One committed version."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wstore.errors import IntegrityError, NotFound, WStoreError
+from wstore_transports.errors import VersionGone
+from wstore_transports.versions.manifest import read_manifest
+
+if TYPE_CHECKING:
+    from wstore.path import StoragePath
+    from wstore_transports.versions.documents import Kind, Manifest, Weights
+    from wstore_transports.versions.place import Place
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version that the log shows. Its number orders; its step is the trainer's label."""
+
+    place: Place
+    record: Weights
+
+    @property
+    def number(self) -> int:
+        """The version: its record's number in the log."""
+        return self.record.number
+
+    @property
+    def step(self) -> int:
+        """The trainer's label; may repeat or fall."""
+        return self.record.step
+
+    @property
+    def run(self) -> str:
+        """Name of the run that made it."""
+        return self.record.run
+
+    @property
+    def kind(self) -> Kind:
+        """ "full" (an anchor) or "delta"."""
+        return self.record.kind
+
+    @property
+    def base(self) -> int:
+        """The version that a delta applies to; 0 for an anchor."""
+        return self.record.base
+
+    @property
+    def digest(self) -> str:
+        """The model digest: 32 hex digits."""
+        return self.record.digest
+
+    def manifest(self) -> Manifest:
+        """Read the manifest, checked against the record's size and hash, and validated. Not cached.
+
+        Raises:
+            VersionGone: retention let the version go. IntegrityError, NewerFormat.
+        """
+        try:
+            return read_manifest(self.place, self.record)
+        except NotFound as error:
+            raise self.missing(error) from error
+
+    def object(self, name: str) -> StoragePath:
+        """An object that the manifest lists, by its name there. Raises InvalidPath."""
+        return self.place.object(name)
+
+    def missing(self, error: NotFound) -> WStoreError:
+        """What it means that one of this version's objects is not there: an error to raise.
+
+        VersionGone when the log says that retention let it go (keep the weights you have, start again
+        from a newer version), else IntegrityError: the root has lost an object.
+        """
+        log = self.place.log
+        log.refresh()
+        if log.is_alive(self.number):
+            return IntegrityError(
+                f"an object of version {self.number} is missing, though the log keeps that version",
+                url=error.url,
+            )
+        return VersionGone(
+            f"version {self.number} (step {self.step}) was let go by retention; "
+            f"the newest is {log.known.standing.latest}",
+            url=error.url,
+        )

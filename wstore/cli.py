@@ -1,0 +1,166 @@
+"""The console script `wstore`: its global options, how errors look, and commands of other packages.
+
+Exit codes: 0 done, 1 failed (the store, or a verification), 2 wrong use, 3 not found, 4 timed out while
+waiting, 130 interrupted. An error is one line on stderr; `--debug` shows the traceback instead.
+
+A distribution adds a command through the entry-point group `wstore.commands`: a name, and a function
+with typer's annotations whose docstring is the help. It is imported only when it is called or when help
+is asked for, so `wstore ls` starts without torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wstore import cli_copy, cli_paths
+from wstore.cli_output import printable
+from wstore.errors import (
+    InvalidArgument,
+    InvalidPath,
+    NotFound,
+    UnsupportedOperation,
+    WaitTimeout,
+    WStoreError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+GROUP = "wstore.commands"
+
+FAILED, WRONG_USE, MISSING, TIMED_OUT, INTERRUPTED = 1, 2, 3, 4, 130
+
+BUILT_IN: dict[str, Callable[..., None]] = {
+    "ls": cli_paths.ls,
+    "cat": cli_paths.cat,
+    "cp": cli_copy.cp,
+    "stat": cli_paths.stat,
+    "rm": cli_paths.rm,
+    "wait": cli_paths.wait,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line (default: the process's) and return its exit code; never raises unless
+    `--debug` is among the arguments."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    command = next((word for word in words if not word.startswith("-")), None)
+    before = words if command is None else words[: words.index(command)]
+    try:
+        return _run(words, command)
+    except Exception as error:
+        if "--debug" in before:
+            raise
+        return _report(error)
+
+
+def _run(words: list[str], command: str | None) -> int:
+    app = _application(command)
+    code = app(args=words, prog_name="wstore", standalone_mode=False)
+    sys.stdout.flush()
+    return code if isinstance(code, int) else 0
+
+
+def _application(command: str | None) -> typer.Typer:
+    """The commands that this command line may need: all of them unless it names a built-in one."""
+    app = typer.Typer(name="wstore", add_completion=False, no_args_is_help=True)
+    app.callback()(_global_options)
+    for name, function in BUILT_IN.items():
+        app.command(name)(function)
+    if command in BUILT_IN:
+        return app
+    plugins = _plugins()
+    for name in [command] if command in plugins else sorted(plugins):
+        plugin = _load(name, plugins[name], called=name == command)
+        if plugin is not None:
+            app.command(name)(plugin)
+    return app
+
+
+def _plugins() -> dict[str, list[metadata.EntryPoint]]:
+    found: dict[str, list[metadata.EntryPoint]] = {}
+    for entry in metadata.entry_points(group=GROUP):
+        if entry.name not in BUILT_IN and entry not in found.setdefault(entry.name, []):
+            found[entry.name].append(entry)
+    return found
+
+
+def _load(
+    name: str, entries: list[metadata.EntryPoint], *, called: bool
+) -> Callable[..., None] | None:
+    """The command's function; where it cannot be had: None, said in one line, or an error if called."""
+    try:
+        if len(entries) > 1:
+            owners = ", ".join(entry.value for entry in entries)
+            raise UnsupportedOperation(f"more than one package provides it: {owners}")
+        function: Callable[..., None] = entries[0].load()
+        return function
+    except Exception as error:
+        problem = f"the command {name!r} cannot be loaded: {_describe(error)}"
+        if called:
+            raise WStoreError(problem) from error
+        _complain(problem)
+        return None
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"wstore {metadata.version('wstore')}")
+        raise typer.Exit
+
+
+def _global_options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Model weights in storage: local disk, shared file systems, S3.
+
+    URLs are s3://bucket/key, file:///path, or plain local paths. Errors are one line on stderr; exit codes:
+    0 done, 1 failed, 2 wrong use, 3 not found, 4 timed out, 130 interrupted.
+    """
+
+
+def _report(error: Exception) -> int:
+    """Say what went wrong in one line; returns the exit code."""
+    if isinstance(error, typer.Abort):
+        return INTERRUPTED
+    if isinstance(error, typer.TyperException):
+        return _report_usage(error)
+    _complain(_describe(error))
+    if isinstance(error, (InvalidPath, InvalidArgument, UnsupportedOperation)):
+        return WRONG_USE
+    if isinstance(error, NotFound):
+        return MISSING
+    return TIMED_OUT if isinstance(error, WaitTimeout) else FAILED
+
+
+def _report_usage(error: typer.TyperException) -> int:
+    message = error.format_message()
+    if message.startswith("Usage:"):  # no arguments at all: the message is the help
+        print(message, file=sys.stderr)
+    elif message:
+        _complain(f"{message} Try --help.")
+    return error.exit_code
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, (WStoreError, OSError)):
+        return str(error)
+    return f"{type(error).__name__}: {error} (--debug shows where)"
+
+
+def _complain(problem: str) -> None:
+    print(f"wstore: {printable(' '.join(problem.split()))}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

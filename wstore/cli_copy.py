@@ -1,0 +1,108 @@
+"""The command cp: objects between any two stores, one or a whole tree."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from wstore.cli_output import Bar, described, human_size, print_json, printable
+from wstore.cli_paths import prefix_of, url_of
+from wstore.errors import InvalidArgument, NotFound
+from wstore.path import StoragePath
+from wstore.transfer import run_parallel
+
+STDIN = "-"
+# Each copy of a large object is parallel in itself; several at once are for many small ones.
+WORKERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    source: StoragePath
+    target: StoragePath
+    size: int
+
+
+def cp(
+    source: Annotated[str, typer.Argument(help="A URL, a local path, or - for stdin.")],
+    target: Annotated[str, typer.Argument(help="A URL or a local path.")],
+    recursive: Annotated[
+        bool,
+        typer.Option("-r", "--recursive", help="All below SOURCE, to the same names below TARGET."),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object for each copy, sizes in bytes.")
+    ] = False,
+) -> None:
+    """Copy objects between any two places; each appears whole or not at all.
+
+    A TARGET that is a directory, or ends with "/", takes the object under its own name.
+    """
+    if source == STDIN:
+        _copy_stdin(StoragePath(target), as_json=as_json)
+        return
+    path = StoragePath(source)
+    copies = _tree(path, StoragePath(target)) if recursive else [_single(path, target)]
+    _run(copies, label=path.name or path.url, as_json=as_json)
+
+
+def _copy_stdin(target: StoragePath, *, as_json: bool) -> None:
+    with Bar("stdin") as bar:
+        info = target.write_file(sys.stdin.buffer, progress=bar.at)
+    if as_json:
+        print_json(described(target.url, info))
+
+
+def _single(source: StoragePath, target: str) -> _Copy:
+    size = source.stat().size
+    place = StoragePath(target)
+    into = target.endswith("/") or place.is_dir()
+    return _Copy(source, place / source.name if into else place, size)
+
+
+def _tree(source: StoragePath, target: StoragePath) -> list[_Copy]:
+    if source.is_file():
+        raise InvalidArgument("this is one object: copy it without -r", url=source.url)
+    if source.url == target.url or target.url.startswith(f"{source.url}/"):
+        raise InvalidArgument(f"{target.url} lies inside what is copied", url=source.url)
+    prefix = prefix_of(source)
+    found = [
+        _Copy(StoragePath(url_of(source, entry)), target / entry.key.removeprefix(prefix), size)
+        for entry in source.store.list(prefix, recursive=True)
+        # An empty object "name/" is some tools' mark of a directory.
+        if entry.info and not ((size := entry.info.size) == 0 and entry.key.endswith("/"))
+    ]
+    if not found and not source.is_dir():
+        raise NotFound("there is nothing below it", url=source.url)
+    return found
+
+
+def _run(copies: list[_Copy], *, label: str, as_json: bool) -> None:
+    cancel = threading.Event()
+    with Bar(label, total=sum(copy.size for copy in copies)) as bar:
+
+        def run(index: int) -> None:
+            copy, done = copies[index], 0
+
+            def progress(now: int, _total: int | None) -> None:
+                nonlocal done
+                bar.advance(now - done)
+                done = now
+
+            info = copy.source.copy(copy.target, progress=progress, cancel=cancel)
+            bar.advance(info.size - done)
+            if as_json:
+                print_json({"source": copy.source.url, **described(copy.target.url, info)})
+
+        try:
+            run_parallel(len(copies), run, concurrency=WORKERS, cancel=cancel)
+        except BaseException:
+            cancel.set()  # Ctrl-C: the copies under way stop at their next request
+            raise
+    if not as_json and len(copies) != 1:
+        total = human_size(sum(copy.size for copy in copies))
+        print(f"{printable(label)}: {len(copies)} copied, {total}")

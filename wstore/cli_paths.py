@@ -1,0 +1,166 @@
+"""The commands on single objects and listings: ls, cat, stat, rm, wait."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wstore.cli_output import described, human_size, human_time, print_json, printable
+from wstore.errors import InvalidArgument, NotFound
+from wstore.path import StoragePath
+from wstore.stores.base import Entry
+from wstore.urls import Location
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from wstore.cli_output import Json
+
+CHUNK = 8 << 20
+
+Url = Annotated[str, typer.Argument(metavar="URL", help="s3://bucket/key or a local path.")]
+Urls = Annotated[list[str], typer.Argument(metavar="URL...", help="One or more, in this order.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, sizes in bytes.")]
+
+
+Recursive = Annotated[bool, typer.Option("-r", "--recursive", help="All below, at any depth.")]
+
+
+def ls(url: Url, recursive: Recursive = False, as_json: AsJson = False) -> None:
+    """List a directory or prefix, or one object: size, last change, name."""
+    path = StoragePath(url)
+    found = False
+    for entry in entries_of(path, recursive=recursive):
+        found = True
+        if as_json:
+            print_json(_fields(path, entry))
+        else:
+            print(_line(path, entry))
+    if not found and not path.is_dir():
+        raise NotFound("there is no object here, and none below", url=path.url)
+
+
+def stat(urls: Urls, as_json: AsJson = False) -> None:
+    """Show size, last change and tag of objects."""
+    for url in urls:
+        path = StoragePath(url)
+        info = path.stat()
+        if as_json:
+            print_json(described(path.url, info))
+        else:
+            size = f"{info.size:,} bytes ({human_size(info.size)})"
+            print(printable(path.url))
+            print(f"  size      {size}")
+            print(f"  modified  {human_time(info.modified)}")
+            print(f"  tag       {printable(info.tag)}")
+
+
+def cat(
+    urls: Urls,
+    offset: Annotated[int, typer.Option(min=0, help="Skip so many bytes of each.")] = 0,
+    length: Annotated[
+        int | None, typer.Option(min=0, help="At most so many bytes of each.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the bytes of objects to stdout. With --json each is one line, its bytes as base64."""
+    for url in urls:
+        path = StoragePath(url)
+        chunks = _chunks(path, offset, length)
+        if as_json:
+            content = base64.b64encode(b"".join(chunks)).decode()
+            print_json({"url": path.url, "offset": offset, "base64": content})
+        else:
+            for chunk in chunks:
+                sys.stdout.buffer.write(chunk)
+    if not as_json:
+        sys.stdout.buffer.flush()
+
+
+def rm(
+    urls: Urls,
+    recursive: Recursive = False,
+    force: Annotated[
+        bool, typer.Option("-f", "--force", help="Not an error where there is nothing.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Needed to empty a whole bucket.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove objects, or with -r all that lies below a directory or prefix."""
+    for url in urls:
+        path = StoragePath(url)
+        if recursive and not path.key and not yes:
+            raise InvalidArgument("this would remove everything here: add --yes", url=path.url)
+        if recursive and not path.is_file():
+            removed = path.remove_tree(missing_ok=force)
+        else:
+            path.remove(missing_ok=force)
+            removed = 1
+        if as_json:
+            print_json({"url": path.url, "removed": removed})
+        elif recursive:
+            print(f"{printable(path.url)}: {removed} removed")
+
+
+def wait(
+    url: Url,
+    timeout: Annotated[
+        float | None, typer.Option(min=0, help="Seconds, then exit code 4. Default: no limit.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Wait until an object exists."""
+    path = StoragePath(url)
+    info = path.wait(timeout)
+    if as_json:
+        print_json(described(path.url, info))
+    else:
+        print(f"{printable(path.url)}: {human_size(info.size)}")
+
+
+def entries_of(path: StoragePath, *, recursive: bool) -> Iterator[Entry]:
+    """The object of this very name, if any, then what lies below it: one key can be both."""
+    if path.is_file():
+        yield Entry(path.key, path.stat())
+    if path.is_dir():
+        yield from path.store.list(prefix_of(path), recursive=recursive)
+
+
+def prefix_of(path: StoragePath) -> str:
+    """The start of all keys below this path."""
+    return f"{path.key}/" if path.key else ""
+
+
+def url_of(path: StoragePath, entry: Entry) -> str:
+    """The entry's URL, for the path whose listing it is in."""
+    return Location(path.scheme, path.root, entry.key).url
+
+
+def _fields(path: StoragePath, entry: Entry) -> dict[str, Json]:
+    if entry.info is None:
+        return {"url": url_of(path, entry), "prefix": True}
+    return described(url_of(path, entry), entry.info)
+
+
+def _line(path: StoragePath, entry: Entry) -> str:
+    name = entry.key.removeprefix(prefix_of(path)) if entry.key != path.key else path.name
+    if entry.info is None:
+        return f"{'-':>10}  {'':19}  {printable(name)}"
+    return (
+        f"{human_size(entry.info.size):>10}  {human_time(entry.info.modified)}  {printable(name)}"
+    )
+
+
+def _chunks(path: StoragePath, offset: int, length: int | None) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        file.seek(offset)
+        left = length
+        while left is None or left > 0:
+            chunk = file.read(CHUNK if left is None else min(CHUNK, left))
+            if not chunk:
+                return
+            yield chunk
+            left = None if left is None else left - len(chunk)

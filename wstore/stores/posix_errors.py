@@ -1,0 +1,120 @@
+"""What the operating system answers, in this package's words: errors and `ObjectInfo`."""
+
+from __future__ import annotations
+
+import errno
+import stat
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from wstore import errors
+from wstore.stores.base import ObjectInfo
+
+if TYPE_CHECKING:
+    import os
+    from types import TracebackType
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_KINDS: dict[int, type[errors.WStoreError]] = {
+    errno.ENOENT: errors.NotFound,
+    errno.EEXIST: errors.AlreadyExists,
+    errno.EACCES: errors.AccessDenied,
+    errno.EPERM: errors.AccessDenied,
+    errno.EROFS: errors.AccessDenied,
+    errno.EISDIR: errors.IsADirectory,
+    errno.ENOTDIR: errors.NotADirectory,
+    errno.ENOTEMPTY: errors.DirectoryNotEmpty,
+    errno.ENOSPC: errors.NoSpace,
+    errno.EDQUOT: errors.NoSpace,
+    errno.EFBIG: errors.InvalidArgument,
+    errno.ENAMETOOLONG: errors.InvalidPath,
+    errno.ELOOP: errors.InvalidPath,
+    errno.ETIMEDOUT: errors.StoreTimeout,
+    # What a network file system answers for a moment: the same call may succeed when repeated.
+    errno.ESTALE: errors.Unavailable,
+    errno.EAGAIN: errors.Unavailable,
+    errno.EBUSY: errors.Unavailable,
+    errno.EMFILE: errors.Unavailable,
+    errno.ENFILE: errors.Unavailable,
+    errno.EHOSTDOWN: errors.ConnectionFailed,
+    errno.EHOSTUNREACH: errors.ConnectionFailed,
+    errno.ENOTCONN: errors.ConnectionFailed,
+}
+
+_ADVICE = {
+    errno.ENOENT: "there is no such file",
+    errno.EROFS: "the file system is mounted read-only",
+    errno.EACCES: "the file mode or that of a parent directory forbids it",
+    errno.ENOSPC: "no space left on the device: free some, or write elsewhere",
+    errno.EDQUOT: "the disk quota is used up: free some space, or raise the quota",
+    errno.EFBIG: "larger than the file system or the process limit (ulimit -f) allows",
+    errno.ENOTDIR: "a parent of this path is a file, not a directory",
+    errno.ELOOP: "too many symbolic links on the way: they probably form a loop",
+    errno.EMFILE: "too many open files in this process (ulimit -n)",
+}
+
+
+class OsErrors:
+    """Context manager that turns `OSError` into `wstore.errors` naming `url`; the cause is kept.
+
+    A class, not a generator: it wraps every read, where a microsecond counts.
+    """
+
+    __slots__ = ("_lookup", "_url")
+
+    def __init__(self, url: str, *, lookup: bool = False) -> None:
+        """`lookup`: a parent that is a file means that the object is absent, as on any store."""
+        self._url = url
+        self._lookup = lookup
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(error, OSError) and not isinstance(error, errors.WStoreError):
+            raise self._translate(error) from error
+
+    def _translate(self, error: OSError) -> errors.WStoreError:
+        code = error.errno or 0
+        if self._lookup and code == errno.ENOTDIR:
+            code = errno.ENOENT
+        message = _ADVICE.get(code) or error.strerror or str(error)
+        return _KINDS.get(code, errors.StoreError)(message, url=self._url)
+
+
+def tag_of(status: os.stat_result) -> str:
+    """The tag of a file's content: inode, time of the last change in nanoseconds, size.
+
+    Not the ctime: making a second hard link, chmod and rename change it, and they leave the content.
+    Not the device: its number differs between the hosts of one network file system.
+    """
+    return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
+
+
+def info_of(status: os.stat_result) -> ObjectInfo:
+    """Describe a regular file."""
+    try:
+        modified = _EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000)
+    except OverflowError:  # a foreign file may claim any time; the tag keeps the true one
+        modified = _EPOCH
+    return ObjectInfo(status.st_size, modified, tag_of(status))
+
+
+def require_file(status: os.stat_result, url: str) -> None:
+    """Refuse what is not a regular file: opening a FIFO or a device may hang or act.
+
+    Raises:
+        IsADirectory: it is a directory.
+        UnsupportedOperation: it is a FIFO, a socket or a device.
+    """
+    if stat.S_ISREG(status.st_mode):
+        return
+    if stat.S_ISDIR(status.st_mode):
+        raise errors.IsADirectory("this is a directory, not a file", url=url)
+    raise errors.UnsupportedOperation("a FIFO, a socket or a device is not an object", url=url)

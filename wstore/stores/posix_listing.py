@@ -1,0 +1,112 @@
+"""Walking a directory tree: listings in the order of an object store, and the search for debris."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from wstore.stores.base import Entry
+from wstore.stores.posix_errors import info_of
+from wstore.stores.posix_temp import is_temp_name, new_temp_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def list_directory(
+    directory: bytes, prefix: bytes, *, recursive: bool, start_after: bytes
+) -> Iterator[Entry]:
+    """The files (and, without `recursive`, the directories) in `directory`, by the bytes of their key.
+
+    A directory sorts as its name and "/", as its files do: "a.b" before "a/c". Symbolic links show as
+    what they point to, but `recursive` does not enter those to directories (they may form a loop, or
+    lead out of the tree). Dangling links, FIFOs and devices are not objects and do not show; what
+    vanishes meanwhile does not either.
+
+    Args:
+        prefix: the key of `directory`: "" or ending with "/".
+        start_after: only keys after this one.
+
+    Raises:
+        OSError: a directory could not be read.
+    """
+    for name, entry, is_link in _sorted_entries(directory):
+        key = prefix + name
+        if not name.endswith(b"/"):
+            if key > start_after and (listed := _file_entry(key, entry)) is not None:
+                yield listed
+        elif not recursive:
+            if key > start_after:
+                yield Entry(os.fsdecode(key), None)
+        elif not is_link and (key > start_after or start_after.startswith(key)):
+            yield from list_directory(entry.path, key, recursive=True, start_after=start_after)
+
+
+def _sorted_entries(directory: bytes) -> list[tuple[bytes, os.DirEntry[bytes], bool]]:
+    """(name, entry, is a symbolic link), directories with a trailing "/". None if it is gone."""
+    found = []
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if is_temp_name(entry.name):
+                    continue
+                try:
+                    is_directory = entry.is_dir()
+                except OSError:  # a link that loops, or an entry just gone
+                    continue
+                name = entry.name + b"/" if is_directory else entry.name
+                found.append((name, entry, entry.is_symlink()))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    found.sort(key=lambda item: item[0])
+    return found
+
+
+def _file_entry(key: bytes, entry: os.DirEntry[bytes]) -> Entry | None:
+    try:
+        status = entry.stat()
+    except OSError:  # a dangling or looping link, or an entry just gone
+        return None
+    return Entry(os.fsdecode(key), info_of(status)) if stat.S_ISREG(status.st_mode) else None
+
+
+def remove_old_temps(directory: bytes, *, older_than_s: float) -> list[bytes]:
+    """Remove unfinished writes under `directory` whose last change is older; returns their paths.
+
+    Ages are by the clock of the file system (a network one has its server's): that of a new file.
+    """
+    removed = []
+    for path, modified_ns in _temps(directory):
+        age_ns = _file_system_time_ns(os.path.dirname(path)) - modified_ns
+        if age_ns >= older_than_s * 1e9:
+            with contextlib.suppress(FileNotFoundError):  # its writer, or another sweep, was faster
+                os.unlink(path)
+                removed.append(path)
+    return removed
+
+
+def _temps(directory: bytes) -> Iterator[tuple[bytes, int]]:
+    try:
+        with os.scandir(directory) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                if entry.is_dir(follow_symlinks=False):
+                    yield from _temps(entry.path)
+                elif is_temp_name(entry.name):
+                    with contextlib.suppress(FileNotFoundError):
+                        yield entry.path, entry.stat(follow_symlinks=False).st_mtime_ns
+    except (FileNotFoundError, NotADirectoryError):
+        return
+
+
+def _file_system_time_ns(directory: bytes) -> int:
+    """Now, by the clock that stamps files in `directory`."""
+    probe = os.path.join(directory, new_temp_name())
+    fd = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        return os.fstat(fd).st_mtime_ns
+    finally:
+        os.close(fd)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(probe)

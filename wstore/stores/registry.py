@@ -1,0 +1,176 @@
+"""From URLs to stores: which schemes there are, and one shared store a bucket and configuration.
+
+Built in: file, memory, s3. A package adds one by an entry point of the group `wstore.stores`, named as
+the scheme, that loads a `Scheme`. They are looked up on the first URL with a scheme that is not built in.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from wstore.errors import InvalidPath
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from wstore.stores.base import Store
+    from wstore.urls import Location
+
+GROUP = "wstore.stores"
+MAX_REQUESTS = 64  # at once to one remote store, over all transfers of the process
+
+# What to say about schemes that people will try.
+_HINTS = {
+    "gs": "Google Cloud Storage comes with a later release; its S3-compatible endpoint works as s3://",
+    "az": "Azure comes with a later release",
+    "abfs": "Azure comes with a later release",
+    "abfss": "Azure comes with a later release",
+    "http": "HTTP comes with a later release",
+    "https": "HTTP comes with a later release",
+    "region": "region aliases come with a later release",
+    "hf": "other fsspec protocols come with a later release",
+}
+
+
+def _no_configuration() -> Hashable:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """How the stores of one URL scheme are opened.
+
+    Attributes:
+        open: makes the bare store of a root (a bucket's name; "" for local files). Sends no request.
+        configuration: what else decides which store that is, such as the environment's credentials;
+            asked at each use, so that a changed environment opens another store.
+        remote: requests may fail for a while: wrap the store so that they are repeated and bounded.
+    """
+
+    open: Callable[[str], Store]
+    configuration: Callable[[], Hashable] = _no_configuration
+    remote: bool = True
+
+
+def _posix() -> Scheme:
+    posix = import_module("wstore.stores.posix_store")
+    return Scheme(lambda root: posix.PosixStore(), remote=False)
+
+
+def _memory() -> Scheme:
+    memory = import_module("wstore.stores.memory")
+    return Scheme(memory.memory_store, remote=False)
+
+
+def _s3() -> Scheme:
+    s3 = import_module("wstore.stores.s3")
+    return Scheme(s3.open_s3, s3.S3Config.from_environment)
+
+
+_BUILT_IN: dict[str, Callable[[], Scheme]] = {"file": _posix, "memory": _memory, "s3": _s3}
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    store: Store
+    bare: Store
+
+
+class _Registry:
+    """What this process has looked up and opened."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._schemes: dict[str, Scheme] = {}
+        self._added: dict[str, Callable[[], Scheme]] | None = None
+        self._stores: dict[tuple[str, str, Hashable], _Opened] = {}
+
+    def check(self, scheme: str) -> None:
+        if scheme not in _BUILT_IN and scheme not in self._entry_points():
+            raise InvalidPath(self._unknown(scheme))
+
+    def open(self, scheme: str, root: str) -> _Opened:
+        kind = self._schemes.get(scheme) or self._scheme(scheme)
+        name = (scheme, root, kind.configuration())
+        found = self._stores.get(name)
+        if found is not None:
+            return found
+        with self._lock:
+            if name not in self._stores:
+                bare = kind.open(root)
+                self._stores[name] = _Opened(_wrapped(bare) if kind.remote else bare, bare)
+            return self._stores[name]
+
+    def _scheme(self, scheme: str) -> Scheme:
+        self.check(scheme)
+        load = _BUILT_IN.get(scheme) or self._entry_points()[scheme]
+        found = load()
+        if not isinstance(found, Scheme):
+            raise InvalidPath(
+                f"the entry point {scheme!r} of group {GROUP!r} is a {type(found).__name__}, "
+                "not a wstore.stores.registry.Scheme"
+            )
+        return self._schemes.setdefault(scheme, found)
+
+    def _entry_points(self) -> dict[str, Callable[[], Scheme]]:
+        if self._added is None:
+            from importlib.metadata import entry_points
+
+            added: dict[str, Callable[[], Scheme]] = {}
+            for point in entry_points(group=GROUP):
+                if point.name in _BUILT_IN or point.name in added:
+                    raise InvalidPath(
+                        f"two packages provide the scheme {point.name!r} (group {GROUP!r}); "
+                        f"uninstall one: {point.value} is the second"
+                    )
+                added[point.name] = point.load
+            self._added = added
+        return self._added
+
+    def _unknown(self, scheme: str) -> str:
+        known = ", ".join(sorted({*_BUILT_IN, *self._entry_points()}))
+        hint = _HINTS.get(scheme, f"packages add schemes by entry points of group {GROUP!r}")
+        return f"unknown scheme {scheme!r} (known: {known}): {hint}"
+
+
+def _wrapped(bare: Store) -> Store:
+    wrap = import_module("wstore.stores.wrap")
+    wrapped: Store = wrap.Limit(wrap.Retry(bare), MAX_REQUESTS)
+    return wrapped
+
+
+_registry = _Registry()
+_inherited: list[_Registry] = []
+
+
+def _renew_after_fork() -> None:
+    """A child opens stores of its own. The parent's are kept, so that none is closed here."""
+    global _registry
+    _inherited.append(_registry)
+    _registry = _Registry()
+
+
+os.register_at_fork(after_in_child=_renew_after_fork)
+
+
+def check_scheme(scheme: str) -> None:
+    """Raises InvalidPath, listing the known ones, where no store serves the scheme."""
+    if scheme not in _BUILT_IN:
+        _registry.check(scheme)
+
+
+def open_store(location: Location) -> Store:
+    """The process's store for that root in the present environment; the same object each time.
+
+    Remote ones retry and are limited to `MAX_REQUESTS` requests at once.
+    """
+    return _registry.open(location.scheme, location.root).store
+
+
+def bare_store(location: Location) -> Store:
+    """The same store without retries, for callers that wait and probe by themselves."""
+    return _registry.open(location.scheme, location.root).bare

@@ -1,0 +1,96 @@
+"""Ranged reads over the wire client: for what the bulk client cannot do, or just failed to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wstore.errors import BodyCut, ConnectionFailed, ObjectChanged, StoreTimeout, Unavailable
+from wstore.stores.base import Read
+from wstore.stores.s3.replies import Reply, content_length, described, extent
+from wstore.stores.s3.wire import Request
+
+if TYPE_CHECKING:
+    from wstore.stores.base import ObjectInfo
+    from wstore.stores.s3.replies import Extent
+    from wstore.stores.s3.wire import Streamed, Wire
+
+_MAX_ERROR_BYTES = 64 << 10
+
+
+def head(wire: Wire, key: str) -> ObjectInfo:
+    """Describe the object.
+
+    A HEAD reply has no body, so an error other than "not found" is asked for again as a GET of one
+    byte, whose body says what is wrong.
+    """
+    url = wire.url(key)
+    reply = wire.call(Request("HEAD", key), accept=frozenset({200, 301, 307, 400, 403}))
+    if reply.status == 200:
+        return described(reply.headers, size=content_length(reply.headers, url=url), url=url)
+    probe = Request("GET", key, headers={"range": "bytes=0-0"})
+    wire.call(probe, accept=frozenset({200, 206, 416}))
+    raise wire.error(reply, key)
+
+
+def read_range(
+    wire: Wire, key: str, offset: int, length: int, *, buffer: memoryview | None, tag: str | None
+) -> Read:
+    """`Store.read` in one GET."""
+    headers = {"range": f"bytes={offset}-{offset + length - 1}"}
+    if tag is not None:
+        headers["if-match"] = tag
+    url = wire.url(key)
+    with wire.open(Request("GET", key, headers=headers)) as streamed:
+        if streamed.status in {200, 206}:
+            got = extent(streamed.status, streamed.headers, offset=offset, length=length, url=url)
+            require_tag(got.info, tag, url)
+            return _receive(streamed, got, buffer, url)
+        reply = Reply(streamed.status, streamed.headers, streamed.read_all(_MAX_ERROR_BYTES))
+    if reply.status == 416:
+        return _past_the_end(head(wire, key), offset, tag, url)
+    if reply.status == 412 and tag is not None:
+        raise changed(url)
+    raise wire.error(reply, key)
+
+
+def require_tag(info: ObjectInfo, tag: str | None, url: str) -> None:
+    """Raise ObjectChanged where a tag was asked for and another came (a server may ignore If-Match)."""
+    if tag is not None and info.tag != tag:
+        raise changed(url)
+
+
+def changed(url: str) -> ObjectChanged:
+    """The error for an object that no longer has the content that was asked for."""
+    return ObjectChanged("the object was replaced while it was being read", url=url)
+
+
+def target(buffer: memoryview | None, length: int) -> memoryview:
+    """Where a body of `length` bytes goes: the front of the caller's buffer, or memory of its own."""
+    return memoryview(bytearray(length)) if buffer is None else buffer[:length]
+
+
+def _receive(streamed: Streamed, got: Extent, buffer: memoryview | None, url: str) -> Read:
+    view = target(buffer, got.length)
+    filled = 0
+    cause: ConnectionFailed | StoreTimeout | None = None
+    try:
+        while filled < got.length and (chunk := streamed.read_some(got.length - filled)):
+            view[filled : filled + len(chunk)] = chunk
+            filled += len(chunk)
+    except (ConnectionFailed, StoreTimeout) as error:
+        cause = error
+    if filled == got.length:
+        return Read(view, got.info)
+    if filled == 0 and isinstance(cause, StoreTimeout):
+        raise cause
+    text = f"the body ended after {filled} of {got.length} bytes"
+    if cause is not None:
+        text += f": {cause.message}"
+    raise BodyCut(text, url=url, read=Read(view[:filled], got.info)) from cause
+
+
+def _past_the_end(info: ObjectInfo, offset: int, tag: str | None, url: str) -> Read:
+    require_tag(info, tag, url)
+    if info.size > offset:
+        raise Unavailable("the object grew while it was being read", url=url)
+    return Read(memoryview(b""), info)

@@ -1,0 +1,167 @@
+"""The S3 store: Store, Multipart, Copy, Sweep and Settle over one bucket.
+
+Durable and atomic as the service is: a write is one PUT or one completed multipart upload. Two clients
+share the work: `bulk` (obstore) carries bodies of ranged reads, `wire` everything else.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from wstore.errors import InvalidArgument, InvalidPath, WStoreError
+from wstore.stores.base import (
+    Capabilities,
+    Copy,
+    Entry,
+    Expect,
+    Multipart,
+    ObjectInfo,
+    Read,
+    Settle,
+    Sweep,
+)
+from wstore.stores.s3 import documents
+from wstore.stores.s3.bulk import AskWire, Bulk
+from wstore.stores.s3.credentials import Provider
+from wstore.stores.s3.limits import LIMITS, MAX_COPY
+from wstore.stores.s3.maintenance import abort_old_uploads, copy_object
+from wstore.stores.s3.reading import head, read_range
+from wstore.stores.s3.upload import S3Upload
+from wstore.stores.s3.wire import Request, Wire
+from wstore.stores.s3.writing import put_object, write_id_of
+
+if TYPE_CHECKING:
+    import builtins
+    from collections.abc import Iterator
+
+    from wstore.stores.base import F
+    from wstore.stores.s3.config import S3Config
+
+_CAPABILITIES = Capabilities(create_if_absent=True, if_match=True, pieces=LIMITS)
+_FEATURES = (Multipart, Copy, Sweep, Settle)
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
+_MAX_REPEATS = 1024
+_COPY_PIECE = 1 << 30
+
+
+class S3Store:
+    """One bucket of one service. Safe from any thread; a forked child reads over the wire client."""
+
+    def __init__(self, bucket: str, config: S3Config) -> None:
+        if _BUCKET.fullmatch(bucket) is None:
+            raise InvalidPath(f"{bucket[:80]!r} is no bucket name", url="s3://")
+        provider = Provider(config)
+        self._wire = Wire(bucket, config, provider)
+        self._bulk = Bulk(bucket, config, provider)
+        # Reads whose last attempt by the bulk client failed, as (key, end): the repeat, which ends at
+        # the same byte, is the wire client's. Bounded: a caller may give up and never repeat.
+        self._repeats: dict[tuple[str, int], None] = {}
+
+    def __repr__(self) -> str:
+        return f"S3Store({self.url!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError("a store is not pickled; a StoragePath is, and opens its own")
+
+    @property
+    def url(self) -> str:
+        return self._wire.url()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return _CAPABILITIES
+
+    def stat(self, key: str) -> ObjectInfo:
+        """One HEAD."""
+        return head(self._wire, key)
+
+    def read(
+        self,
+        key: str,
+        offset: int,
+        length: int,
+        *,
+        buffer: memoryview | None = None,
+        tag: str | None = None,
+    ) -> Read:
+        """One GET; a second request only where the first was refused and did not say why."""
+        mark = (key, offset + length)
+        if mark not in self._repeats and self._bulk.carries(key):
+            url = self._wire.url(key)
+            try:
+                return self._bulk.read(key, offset, length, buffer=buffer, tag=tag, url=url)
+            except AskWire:
+                pass
+            except WStoreError as error:
+                if error.retryable:
+                    self._mark(mark)
+                raise
+        result = read_range(self._wire, key, offset, length, buffer=buffer, tag=tag)
+        self._repeats.pop(mark, None)
+        return result
+
+    def write(
+        self,
+        key: str,
+        data: memoryview,
+        *,
+        expect: Expect | str = Expect.ANY,
+        write_id: str | None = None,
+    ) -> ObjectInfo:
+        """One PUT."""
+        return put_object(self._wire, key, data, expect=expect, write_id=write_id)
+
+    def list(self, prefix: str, *, recursive: bool, start_after: str = "") -> Iterator[Entry]:
+        """Pages of ListObjectsV2, as they are: nothing is hidden, also not "dir/" markers."""
+        query = [("list-type", "2"), ("encoding-type", "url"), ("prefix", prefix)]
+        if not recursive:
+            query.append(("delimiter", "/"))
+        if start_after:
+            query.append(("start-after", start_after))
+        after = start_after.encode()
+        token: str | None = None
+        while True:
+            more = [] if token is None else [("continuation-token", token)]
+            reply = self._wire.call(Request("GET", query=(*query, *more)))
+            page = documents.parse_listing(reply.body)
+            # "a/" sums up keys after "a/b" as well as before it; the contract is about its own name.
+            yield from (entry for entry in page.entries if entry.key.encode() > after)
+            token = page.next_token
+            if token is None:
+                return
+
+    def delete(self, key: str) -> None:
+        """One DELETE; most services answer alike whether there was an object or not."""
+        self._wire.call(Request("DELETE", key), accept=frozenset({200, 204}))
+
+    def close(self) -> None:
+        self._wire.close()
+        self._bulk.close()
+
+    def feature(self, kind: type[F]) -> F | None:
+        return self if kind in _FEATURES and isinstance(self, kind) else None
+
+    def upload(self, key: str, *, size: int | None = None) -> S3Upload:
+        """Begin a multipart upload (one request)."""
+        if size is not None and size > LIMITS.max_object:
+            text = f"an object of {size} bytes: S3 takes {LIMITS.max_object}"
+            raise InvalidArgument(text, url=self._wire.url(key))
+        return S3Upload(self._wire, key, checksum=self._wire.config.checksum)
+
+    def copy(self, source: str, target: str) -> ObjectInfo:
+        """CopyObject, or above 5 GiB pieces of it; the source is pinned by its tag."""
+        return copy_object(self._wire, source, target, limit=MAX_COPY, piece=_COPY_PIECE)
+
+    def sweep(self, prefix: str, *, older_than_s: float) -> builtins.list[str]:
+        """Abort unfinished uploads that began longer ago than that, by the service's clock."""
+        return abort_old_uploads(self._wire, prefix, older_than_s=older_than_s)
+
+    def wrote(self, key: str, write_id: str) -> bool:
+        """One HEAD."""
+        return write_id_of(self._wire, key)[0] == write_id
+
+    def _mark(self, mark: tuple[str, int]) -> None:
+        if len(self._repeats) >= _MAX_REPEATS:
+            self._repeats.clear()
+        self._repeats[mark] = None

@@ -1,0 +1,240 @@
+"""One HTTP exchange with S3: signed, checked, translated. It neither repeats nor follows anything."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import socket
+import ssl
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, cast
+from urllib.request import getproxies, proxy_bypass
+
+import urllib3
+from urllib3 import exceptions as transport
+
+from wstore.errors import ConnectionFailed, InvalidPath, StoreError, StoreTimeout, WStoreError
+from wstore.stores.s3 import sigv4
+from wstore.stores.s3.documents import MAX_DOCUMENT_BYTES
+from wstore.stores.s3.failures import Failure, printable
+from wstore.stores.s3.per_process import PerProcess
+from wstore.stores.s3.replies import Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from wstore.stores.s3.config import S3Config
+    from wstore.stores.s3.credentials import Provider
+
+_MAX_ERROR_BYTES = 64 << 10
+# urllib3 hands a body to one `sendall` a chunk, and a socket's timeout bounds the whole `sendall`: so
+# the idle timeout allows this many bytes in that time.
+_SEND_CHUNK = 1 << 20
+_RECEIVE_CHUNK = 256 << 10
+_POOL_CONNECTIONS = 64
+_MAX_KEY_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request to a bucket (`key` None) or to an object of it.
+
+    Attributes:
+        headers: names in lower case; all are signed.
+        body: sent as it is. Its hash is signed where `bulk` is false.
+        bulk: the body is protected by TLS and by a checksum header instead.
+    """
+
+    method: str
+    key: str | None = None
+    query: tuple[tuple[str, str], ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: memoryview = field(default=memoryview(b""), repr=False)
+    bulk: bool = False
+
+
+class Streamed:
+    """A reply whose body is still to be read."""
+
+    __slots__ = ("_response", "_url", "headers", "status")
+
+    def __init__(self, response: urllib3.BaseHTTPResponse, url: str) -> None:
+        self._response = response
+        self._url = url
+        self.status = response.status
+        self.headers = {name.lower(): value for name, value in response.headers.items()}
+
+    def read_some(self, limit: int) -> bytes:
+        """The next bytes, at least one and at most `limit`; b"" at the body's end.
+
+        Raises:
+            StoreTimeout, ConnectionFailed: nothing came, or the connection broke.
+        """
+        with translated(self._url):
+            return self._response.read1(min(limit, _RECEIVE_CHUNK))
+
+    def read_all(self, limit: int) -> bytes:
+        """The whole body. Raises StoreError where it is longer than `limit`."""
+        chunks, room = [], limit
+        while chunk := self.read_some(room + 1):
+            chunks.append(chunk)
+            room -= len(chunk)
+            if room < 0:
+                raise StoreError(f"a control reply is longer than {limit} bytes", url=self._url)
+        return b"".join(chunks)
+
+
+class Wire:
+    """A client of one bucket. Safe from any thread; a forked child opens connections of its own."""
+
+    def __init__(self, bucket: str, config: S3Config, provider: Provider) -> None:
+        self.bucket = bucket
+        self.config = config
+        self._provider = provider
+        self._target = config.target(bucket)
+        self._pool = PerProcess(self._open_pool)
+
+    def url(self, key: str | None = None) -> str:
+        """The URL that errors name."""
+        return f"s3://{self.bucket}" + (f"/{printable(key, _MAX_KEY_BYTES)}" if key else "")
+
+    def call(self, request: Request, *, accept: frozenset[int] = frozenset({200})) -> Reply:
+        """Send, and read the whole reply.
+
+        Args:
+            accept: the statuses that are returned; any other is raised as the error that it means.
+        """
+        with self.open(request) as streamed:
+            good = streamed.status in accept and streamed.status < 300
+            limit = MAX_DOCUMENT_BYTES if good else _MAX_ERROR_BYTES
+            body = b"" if request.method == "HEAD" else streamed.read_all(limit)
+            reply = Reply(streamed.status, streamed.headers, body)
+        if reply.status not in accept:
+            raise self.error(reply, request.key)
+        return reply
+
+    @contextlib.contextmanager
+    def open(self, request: Request) -> Iterator[Streamed]:
+        """Send; inside, the body may be read. A connection whose body was left unread is closed."""
+        url = self.url(request.key)
+        headers = self._headers(request)
+        path = self._path(request.key)
+        query = sigv4.encode_query(request.query)
+        with translated(url):
+            response = self._pool.get().urlopen(
+                request.method,
+                f"{path}?{query}" if query else path,
+                body=_chunks(request.body) if request.body else None,
+                headers=headers,
+                retries=False,
+                redirect=False,
+                preload_content=False,
+                decode_content=False,
+            )
+        whole = False
+        try:
+            yield Streamed(response, url)
+            whole = request.method == "HEAD" or response.length_remaining == 0
+        finally:
+            if not whole:
+                response.close()
+            response.release_conn()
+
+    def error(self, reply: Reply, key: str | None) -> WStoreError:
+        """What an error reply means."""
+        return Failure.of(reply).error(
+            url=self.url(key), bucket=self.bucket, region=self.config.region
+        )
+
+    def close(self) -> None:
+        """Close the idle connections of this process."""
+        pool = self._pool.take()
+        if pool is not None:
+            pool.close()
+
+    def _path(self, key: str | None) -> str:
+        try:
+            if key is not None and len(key.encode()) > _MAX_KEY_BYTES:
+                raise InvalidPath(f"a key is longer than {_MAX_KEY_BYTES} bytes", url=self.url(key))
+        except UnicodeEncodeError as error:
+            raise InvalidPath("a key is not valid Unicode", url=self.url(key)) from error
+        if self._target.bucket_in_path:
+            return sigv4.encode_path(self.bucket, *([] if key is None else [key]))
+        return sigv4.encode_path(key or "")
+
+    def _headers(self, request: Request) -> dict[str, str]:
+        headers = {"host": self._target.host, **request.headers}
+        if self.config.requester_pays:
+            headers["x-amz-request-payer"] = "requester"
+        credentials = self._provider.get()
+        if credentials is not None:
+            payload = sigv4.UNSIGNED_PAYLOAD
+            if not request.bulk:
+                payload = hashlib.sha256(request.body).hexdigest()
+            unsigned = sigv4.Unsigned(
+                request.method, self._path(request.key), request.query, headers, payload
+            )
+            headers = sigv4.sign(
+                unsigned, credentials=credentials, region=self.config.region, now=datetime.now(UTC)
+            )
+        if request.method in {"PUT", "POST"}:
+            headers["content-length"] = str(request.body.nbytes)
+        headers["accept-encoding"] = "identity"
+        headers["user-agent"] = "wstore"
+        return headers
+
+    def _open_pool(self) -> urllib3.HTTPConnectionPool:
+        host, scheme = self._target.host, self._target.scheme
+        timeout = urllib3.Timeout(
+            connect=self.config.connect_timeout_s, read=self.config.idle_timeout_s
+        )
+        proxy = getproxies().get("https") if scheme == "https" else None
+        manager: urllib3.PoolManager
+        if proxy and not proxy_bypass(host.partition(":")[0]):
+            manager = urllib3.ProxyManager(
+                proxy, maxsize=_POOL_CONNECTIONS, timeout=timeout, ca_certs=self.config.ca_bundle
+            )
+        elif scheme == "https":
+            manager = urllib3.PoolManager(
+                maxsize=_POOL_CONNECTIONS, timeout=timeout, ca_certs=self.config.ca_bundle
+            )
+        else:
+            manager = urllib3.PoolManager(maxsize=_POOL_CONNECTIONS, timeout=timeout)
+        return manager.connection_from_url(self._target.base)
+
+
+def _chunks(body: memoryview) -> Iterator[bytes]:
+    for start in range(0, body.nbytes, _SEND_CHUNK):
+        # Typed as bytes for urllib3; the socket below takes any buffer, so nothing is copied.
+        yield cast("bytes", body[start : start + _SEND_CHUNK])
+
+
+@contextlib.contextmanager
+def translated(url: str) -> Iterator[None]:
+    """Transport failures as wstore errors: each is worth another attempt but those of trust and name."""
+    try:
+        yield
+    except transport.NameResolutionError as error:
+        cause = error.__cause__
+        if isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME:
+            text = "the endpoint's host name is unknown: check AWS_ENDPOINT_URL and AWS_REGION"
+            raise StoreError(text, url=url) from error
+        raise ConnectionFailed(f"the host name could not be resolved: {error}", url=url) from error
+    except transport.NewConnectionError as error:
+        raise ConnectionFailed(_reason(error), url=url) from error
+    except transport.ConnectTimeoutError as error:
+        raise ConnectionFailed("no connection within the connect timeout", url=url) from error
+    except transport.TimeoutError as error:
+        raise StoreTimeout("no byte within the idle timeout", url=url) from error
+    except transport.SSLError as error:
+        if isinstance(error.__cause__ or error.args[0], ssl.SSLCertVerificationError):
+            text = f"the endpoint's certificate is not trusted ({error}): AWS_CA_BUNDLE names a CA"
+            raise StoreError(text, url=url) from error
+        raise ConnectionFailed(f"TLS failed: {error}", url=url) from error
+    except (transport.HTTPError, OSError) as error:
+        raise ConnectionFailed(_reason(error), url=url) from error
+
+
+def _reason(error: Exception) -> str:
+    return f"the connection failed: {printable(str(error) or type(error).__name__, 200)}"

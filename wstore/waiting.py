@@ -1,0 +1,169 @@
+"""Waiting for objects that others write: polling with back-off, a deadline, and cancellation.
+
+Each look runs on a shared thread and is abandoned at the deadline, so a server that does not answer, or
+a hung mount, cannot make the caller wait longer.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from wstore.errors import InvalidArgument, NotFound, WaitTimeout, WStoreError
+from wstore.transfer import attempt, check_cancel, run_in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from wstore.stores.base import ObjectInfo, Store
+
+T = TypeVar("T")
+
+FIRST_PAUSE_S = 0.005
+LONGEST_PAUSE_S = 0.5
+_PATIENCE = 0.1  # pauses grow with the time waited: what is noticed is at most so much late
+_SLICE_S = 0.05  # how often `cancel` is looked at while a look is under way
+
+
+def wait(
+    store: Store,
+    key: str,
+    timeout: float | None,
+    *,
+    poll: float | None = None,
+    cancel: threading.Event | None = None,
+) -> ObjectInfo:
+    """Until the object exists; see `StoragePath.wait`."""
+    url = f"{store.url}/{key}"
+    pace = _Pace(url, timeout, poll, cancel)
+    while True:
+        try:
+            return pace.look(lambda: store.stat(key))
+        except NotFound as error:
+            pace.pause(error)
+        except WStoreError as error:
+            if not error.retryable:
+                raise
+            pace.pause(error)
+
+
+def watch(
+    scan: Callable[[], Iterator[str]],
+    url: str,
+    timeout: float | None,
+    *,
+    poll: float | None = None,
+    cancel: threading.Event | None = None,
+) -> Iterator[str]:
+    """What `scan` finds, each once, until cancelled; see `StoragePath.watch`.
+
+    Args:
+        scan: one complete look.
+        url: what to name in errors.
+    """
+    seen: set[str] = set()
+    pace = _Pace(url, timeout, poll, cancel)
+    while cancel is None or not cancel.is_set():
+        try:
+            found = pace.look(lambda: [name for name in scan() if name not in seen])
+        except WStoreError as error:
+            if cancel is not None and cancel.is_set():
+                return
+            if not error.retryable and not isinstance(error, NotFound):
+                raise
+            found = []
+        for name in found:
+            seen.add(name)
+            yield name
+        if found:
+            pace = _Pace(url, timeout, poll, cancel)
+        if cancel is None or not cancel.is_set():
+            pace.pause(None, quietly=cancel is not None)
+
+
+class _Pace:
+    """One wait: its deadline and its pauses, by the monotonic clock."""
+
+    def __init__(
+        self, url: str, timeout: float | None, poll: float | None, cancel: threading.Event | None
+    ) -> None:
+        if timeout is not None and not timeout >= 0:
+            raise InvalidArgument(f"a timeout of {timeout} seconds", url=url)
+        if poll is not None and not poll > 0:
+            raise InvalidArgument(f"a poll interval of {poll} seconds", url=url)
+        self._url = url
+        self._begun = time.monotonic()
+        self._timeout = timeout
+        self._longest = LONGEST_PAUSE_S if poll is None else poll
+        self._cancel = cancel
+
+    @property
+    def _left(self) -> float | None:
+        if self._timeout is None:
+            return None
+        return self._begun + self._timeout - time.monotonic()
+
+    def look(self, call: Callable[[], T]) -> T:
+        """The result of `call`, if it comes before the deadline."""
+        check_cancel(self._cancel)
+        probe = _Probe(call)
+        run_in_thread(probe.run)
+        while not probe.done.wait(_SLICE_S):
+            check_cancel(self._cancel)
+            left = self._left
+            # A first look always gets a moment, also with a timeout of 0.
+            if left is not None and left <= 0 and time.monotonic() - self._begun > 1.0:
+                raise self._timed_out(None, "the last look had no answer yet")
+        return probe.result()
+
+    def pause(self, cause: Exception | None, *, quietly: bool = False) -> None:
+        """Sleep before the next look. Raises WaitTimeout at the deadline, Cancelled when cancelled."""
+        elapsed = time.monotonic() - self._begun
+        pause = min(self._longest, max(FIRST_PAUSE_S, elapsed * _PATIENCE)) * random.uniform(
+            0.75, 1.25
+        )
+        left = self._left
+        if left is not None:
+            if left <= 0:
+                raise self._timed_out(cause, "" if cause is None else str(cause))
+            pause = min(pause, left)
+        if self._cancel is None:
+            time.sleep(pause)
+            return
+        self._sleep_watching(pause)
+        if not quietly:
+            check_cancel(self._cancel)
+
+    def _sleep_watching(self, pause: float) -> None:
+        end = time.monotonic() + pause
+        assert self._cancel is not None
+        while not self._cancel.is_set() and (left := end - time.monotonic()) > 0:
+            self._cancel.wait(min(left, _SLICE_S))
+
+    def _timed_out(self, cause: Exception | None, last: str) -> WaitTimeout:
+        waited = time.monotonic() - self._begun
+        detail = f" (last: {last})" if last and not isinstance(cause, NotFound) else ""
+        error = WaitTimeout(f"did not appear within {waited:.2f} s{detail}", url=self._url)
+        error.__cause__ = cause
+        return error
+
+
+class _Probe(Generic[T]):
+    """One call on another thread."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
+        self._results: list[T] = []
+        self._error: BaseException | None = None
+        self.done = threading.Event()
+
+    def run(self) -> None:
+        self._error = attempt(lambda: self._results.append(self._call()))
+        self.done.set()
+
+    def result(self) -> T:
+        if self._error is not None:
+            raise self._error
+        return self._results[0]
