@@ -78,7 +78,10 @@ class Contender(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The medians of one client in one case; `loops_per_s` is what the busy threads got, summed."""
+    """The medians of one client in one case.
+
+    `loops_per_s` is what the busy threads got, summed; the CPU seconds then include theirs.
+    """
 
     case: str
     client: str
@@ -259,7 +262,7 @@ def _rows_table(rows: Sequence[Row]) -> Table:
             f"{row.mib:.0f}",
             f"{row.wall_s:.3f}",
             f"{row.mib_per_s:.0f}",
-            f"{row.cpu_s_per_gib:.2f}",
+            "" if loops else f"{row.cpu_s_per_gib:.2f}",
             loops,
         )
     return table

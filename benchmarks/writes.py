@@ -69,10 +69,10 @@ def _s3(folder: StoragePath, data: bytes, chosen: Settings) -> dict[str, Row]:
 
         return Contender(peer.name, run, check)
 
-    contenders = [Contender("wstore", ours, check), *map(contender, (Boto3, S3fs, Obstore))]
+    peers = [contender(Boto3), contender(S3fs), contender(Obstore)]
     return race(
         "write",
-        contenders,
+        [Contender("wstore", ours, check), *peers],
         nbytes=len(data),
         rounds=chosen.scale.rounds,
         seed=chosen.seed,

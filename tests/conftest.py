@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
+from wstore import StoragePath
 from wstore.testing.fault_server import FaultServer
 from wstore.testing.s3_requests import S3Endpoint, create_bucket
 from wstore.testing.servers import moto_server, seaweed_server
@@ -70,3 +72,19 @@ def s3_environment(monkeypatch: pytest.MonkeyPatch) -> UseEndpoint:
             monkeypatch.setenv(name, value)
 
     return use
+
+
+@pytest.fixture(params=["local", "moto", "seaweed"])
+def base(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    s3_environment: UseEndpoint,
+    bucket: MakeBucket,
+) -> StoragePath:
+    """A directory of its own, nothing in it yet: on disk, and on both S3 servers."""
+    if request.param == "local":
+        (tmp_path / "base").mkdir()
+        return StoragePath(tmp_path / "base")
+    endpoint: S3Endpoint = request.getfixturevalue(request.param)
+    s3_environment(endpoint)
+    return StoragePath(f"s3://{bucket(endpoint)}") / "base"

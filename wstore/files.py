@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ class TextOptions:
 
 def open_file(
     store: Store, key: str, mode: str, text: TextOptions
-) -> BinaryIO | ObjectWriter | TextIO:
+) -> BinaryIO | ObjectWriter | TextIO | TextWriter:
     """See `StoragePath.open`."""
     action = mode.replace("b", "").replace("t", "")
     if action not in ("r", "w", "x") or ("b" in mode and "t" in mode) or len(mode) > 2:
@@ -55,7 +56,7 @@ def open_file(
     writer = ObjectWriter(store, key, WriteOptions(if_absent=action == "x"))
     if "b" in mode:
         return writer
-    return TextWriter(writer, text.encoding, text.errors, text.newline)
+    return TextWriter(writer, text)
 
 
 class ObjectReader(io.RawIOBase):
@@ -184,27 +185,47 @@ class ObjectWriter(io.BufferedIOBase):
             self.abort()
 
 
-class TextWriter(io.TextIOWrapper):
-    """Text on top of an `ObjectWriter`, with the same promises."""
+class TextWriter(io.TextIOBase):
+    """Text on top of an `ObjectWriter`, with the same promises.
 
-    def __init__(
-        self, writer: ObjectWriter, encoding: str, errors: str, newline: str | None
-    ) -> None:
-        super().__init__(writer, encoding, errors, newline)
+    Not a `TextIOWrapper`: that one writes no byte order mark to a file that cannot seek.
+    """
+
+    def __init__(self, writer: ObjectWriter, text: TextOptions) -> None:
+        super().__init__()
+        if text.newline not in (None, "", "\n", "\r", "\r\n"):
+            raise InvalidArgument(f"newline {text.newline!r}", url=writer.name)
+        self._encoder = codecs.getincrementalencoder(text.encoding)(text.errors)
+        self._line_end = text.newline or "\n"
         self._writer = writer
 
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str, /) -> int:
+        """Take all of `text`. Raises UnicodeEncodeError; nothing is published then."""
+        shown = text if self._line_end == "\n" else text.replace("\n", self._line_end)
+        try:
+            data = self._encoder.encode(shown)
+        except UnicodeEncodeError as error:
+            self.abort(error)
+            raise
+        self._writer.write(data)
+        return len(text)
+
+    @property
+    def info(self) -> ObjectInfo | None:
+        """The object that `close` published."""
+        return self._writer.info
+
     def abort(self, error: BaseException | None = None) -> None:
-        """Close without publishing."""
+        """Close without publishing. Idempotent."""
         self._writer.abort(error)
+        super().close()
 
     def close(self) -> None:
-        if self._writer.closed:
-            return
-        try:
-            self.flush()
-        except BaseException as error:
-            self._writer.abort(error)
-            raise
+        """Publish, as `ObjectWriter.close`."""
+        super().close()
         self._writer.close()
 
     def __enter__(self) -> Self:
@@ -222,4 +243,4 @@ class TextWriter(io.TextIOWrapper):
 
     def __del__(self) -> None:
         if hasattr(self, "_writer"):
-            self._writer.abort()
+            self.abort()

@@ -282,12 +282,21 @@ class StoragePath(PureStoragePath):
     @overload
     def open(
         self,
-        mode: Literal["r", "rt", "w", "wt", "x", "xt"] = "r",
+        mode: Literal["r", "rt"] = "r",
         *,
         encoding: str = "utf-8",
         errors: str = "strict",
         newline: str | None = None,
     ) -> TextIO: ...
+    @overload
+    def open(
+        self,
+        mode: Literal["w", "wt", "x", "xt"],
+        *,
+        encoding: str = "utf-8",
+        errors: str = "strict",
+        newline: str | None = None,
+    ) -> files.TextWriter: ...
     def open(
         self,
         mode: str = "r",
@@ -295,7 +304,7 @@ class StoragePath(PureStoragePath):
         encoding: str = "utf-8",
         errors: str = "strict",
         newline: str | None = None,
-    ) -> BinaryIO | files.ObjectWriter | TextIO:
+    ) -> BinaryIO | files.ObjectWriter | TextIO | files.TextWriter:
         """Open as a file: "rb"/"r" seekable and buffered; "wb"/"w" atomic; "xb"/"x" create only.
 
         Reading sees one content (else ObjectChanged). What is written appears when the file is closed;

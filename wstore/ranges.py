@@ -52,10 +52,10 @@ def check_range(offset: int, length: int) -> None:
 
 
 def plan(ranges: Sequence[tuple[int, int]], *, max_gap: int, request_size: int) -> Plan:
-    """Merge ranges that overlap or lie at most `max_gap` apart, as long as a span fits one request.
+    """Merge ranges that lie at most `max_gap` apart, as long as a span fits one request.
 
-    Overlapping ranges always share a span, so that no byte is fetched twice; only then, or for a range
-    that is longer itself, a span is longer than `request_size`. Empty ranges need nothing.
+    Overlapping ranges always share a span, so that no byte is fetched twice; only they, or a range that
+    is longer itself, make a span longer than `request_size`. Empty ranges need nothing.
 
     Raises:
         InvalidArgument: a negative offset, length or gap, or no positive request size.
@@ -64,34 +64,50 @@ def plan(ranges: Sequence[tuple[int, int]], *, max_gap: int, request_size: int) 
         raise InvalidArgument(f"max_gap {max_gap} or request_size {request_size} is out of range")
     for offset, length in ranges:
         check_range(offset, length)
-    order = sorted((i for i, (_, length) in enumerate(ranges) if length), key=lambda i: ranges[i])
+    islands = _islands(ranges)
     spans: list[Span] = []
     placements: list[Placement | None] = [None] * len(ranges)
-    start = end = wanted = 0
-    members: list[int] = []
+    at = 0
+    while at < len(islands):
+        first = islands[at]
+        end, wanted, after = first.end, first.end - first.offset, at + 1
+        while (
+            after < len(islands)
+            and islands[after].offset - end <= max_gap
+            and islands[after].end - first.offset <= request_size
+        ):
+            end = islands[after].end
+            wanted += end - islands[after].offset
+            after += 1
+        for island in islands[at:after]:
+            for member in island.members:
+                offset, length = ranges[member]
+                placements[member] = Placement(len(spans), offset - first.offset, length)
+        spans.append(Span(first.offset, end - first.offset, wanted))
+        at = after
+    return Plan(tuple(spans), tuple(placements))
 
-    def close() -> None:
-        for member in members:
-            offset, length = ranges[member]
-            placements[member] = Placement(len(spans), offset - start, length)
-        spans.append(Span(start, end - start, wanted))
 
+@dataclass(slots=True)
+class _Island:
+    """Ranges that overlap in a chain, by their indices; no byte inside is unwanted."""
+
+    offset: int
+    end: int
+    members: list[int]
+
+
+def _islands(ranges: Sequence[tuple[int, int]]) -> list[_Island]:
+    islands: list[_Island] = []
+    order = sorted((i for i, (_, length) in enumerate(ranges) if length), key=ranges.__getitem__)
     for index in order:
         offset, length = ranges[index]
-        joins = offset < end or (
-            offset - end <= max_gap and max(end, offset + length) - start <= request_size
-        )
-        if members and not joins:
-            close()
-            members = []
-        if not members:
-            start, end, wanted = offset, offset, 0
-        wanted += max(0, offset + length - max(end, offset))
-        end = max(end, offset + length)
-        members.append(index)
-    if members:
-        close()
-    return Plan(tuple(spans), tuple(placements))
+        if islands and offset < islands[-1].end:
+            islands[-1].end = max(islands[-1].end, offset + length)
+            islands[-1].members.append(index)
+        else:
+            islands.append(_Island(offset, offset + length, [index]))
+    return islands
 
 
 def split(offset: int, length: int, request_size: int) -> list[tuple[int, int]]:

@@ -48,8 +48,8 @@ def _digest(
             rest = above
         run = bits[at : at + inner - column]
         place = (np.uint64(index) + ONE) * STEP
-        for value in run:
-            x = place + np.uint64(value)
+        for j in range(run.size):  # by number: numba's iterator over an array hinders vectors
+            x = place + np.uint64(run[j])
             place += by
             x ^= x >> HALF
             x *= M

@@ -57,7 +57,7 @@ def _add(bits: torch.Tensor, spread: IndexMap, start: int, lanes: torch.Tensor) 
 
 def _slice_lanes(bits: torch.Tensor, strides: tuple[int, ...], start: int) -> torch.Tensor:
     # The positions times STEP, spread over the axes: a sum of small vectors, no position per element.
-    x = bits.to(torch.int64)
+    x = bits.to(torch.int64, copy=True)  # computed on in place
     if bits.dtype in _ZERO_EXTEND:
         x &= _ZERO_EXTEND[bits.dtype]
     x += _signed((start + 1) * STEP)

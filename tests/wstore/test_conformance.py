@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from wstore.testing.conformance import CHECKS, StoreUnderTest
 from wstore.testing.s3_requests import S3Endpoint, get_object, put_object
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator
 
     from tests.conftest import MakeBucket
     from wstore.stores.base import Store
@@ -104,14 +105,16 @@ class TestAllWrappers(Conformance):
 
 class TestS3OnMoto(Conformance):
     @pytest.fixture
-    def place(self, moto: S3Endpoint, bucket: MakeBucket) -> StoreUnderTest:
-        return _s3(moto, bucket(moto), flat=True)
+    def place(self, moto: S3Endpoint, bucket: MakeBucket) -> Iterator[StoreUnderTest]:
+        with _s3(moto, bucket(moto)) as place:
+            yield replace(place, tells_age=False)
 
 
 class TestS3OnSeaweed(Conformance):
     @pytest.fixture
-    def place(self, seaweed: S3Endpoint, bucket: MakeBucket) -> StoreUnderTest:
-        return _s3(seaweed, bucket(seaweed), flat=False)
+    def place(self, seaweed: S3Endpoint, bucket: MakeBucket) -> Iterator[StoreUnderTest]:
+        with _s3(seaweed, bucket(seaweed)) as place:
+            yield replace(place, flat=False, many=60)
 
 
 def _over_memory(wrap: Callable[[MemoryStore], Store]) -> StoreUnderTest:
@@ -129,20 +132,18 @@ def _over_memory(wrap: Callable[[MemoryStore], Store]) -> StoreUnderTest:
     return StoreUnderTest(lambda: wrap(inner), get, put, "")
 
 
-def _s3(endpoint: S3Endpoint, bucket: str, *, flat: bool) -> StoreUnderTest:
-    return StoreUnderTest(
-        partial(open_s3, bucket, endpoint.environment()),
-        partial(get_object, endpoint, bucket),
-        partial(put_object, endpoint, bucket),
-        f"{uuid.uuid4().hex[:8]}/",
-        flat=flat,
-        many=1_001,
-        processes=True,
-    )
+@contextmanager
+def _s3(endpoint: S3Endpoint, bucket: str) -> Iterator[StoreUnderTest]:
+    config = S3Config.from_environment(endpoint.environment())
+    with ExitStack() as opened:
 
+        def open_store() -> S3Store:
+            store = S3Store(bucket, config)
+            opened.callback(store.close)
+            return store
 
-def open_s3(bucket: str, environment: Mapping[str, str]) -> S3Store:
-    return S3Store(bucket, S3Config.from_environment(environment))
+        get, put = partial(get_object, endpoint, bucket), partial(put_object, endpoint, bucket)
+        yield StoreUnderTest(open_store, get, put, "deep/prefix/", rounds=1)
 
 
 def _file_get(key: str) -> bytes | None:

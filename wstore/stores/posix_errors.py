@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import stat
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from wstore import errors
@@ -97,11 +97,20 @@ def tag_of(status: os.stat_result) -> str:
     return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
 
 
+def same_content(before: os.stat_result, after: os.stat_result) -> bool:
+    """Whether two looks at one open file would give the same tag."""
+    return before.st_mtime_ns == after.st_mtime_ns and before.st_size == after.st_size
+
+
 def info_of(status: os.stat_result) -> ObjectInfo:
     """Describe a regular file."""
     try:
-        modified = _EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000)
-    except OverflowError:  # a foreign file may claim any time; the tag keeps the true one
+        modified = datetime.fromtimestamp(status.st_mtime, UTC)
+    except (
+        OverflowError,
+        ValueError,
+        OSError,
+    ):  # a foreign file may claim any time; the tag keeps the true one
         modified = _EPOCH
     return ObjectInfo(status.st_size, modified, tag_of(status))
 

@@ -27,13 +27,14 @@ from __future__ import annotations
 import errno
 import os
 import stat as modes
+import sys
 from typing import TYPE_CHECKING, TypeVar
 
 from wstore import errors
 from wstore.stores.base import Capabilities, Expect, MiB, ObjectInfo, PieceLimits, Read
 from wstore.stores.mounts import on_network, refresh_directory
 from wstore.stores.posix_copy import copy_content
-from wstore.stores.posix_errors import OsErrors, info_of, require_file, tag_of
+from wstore.stores.posix_errors import OsErrors, info_of, require_file, same_content, tag_of
 from wstore.stores.posix_listing import list_directory, remove_old_temps
 from wstore.stores.posix_temp import TempFile, is_temp_name, make_directories, sync_directory
 from wstore.stores.posix_upload import PosixUpload
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 F = TypeVar("F")
 T = TypeVar("T")
 
+_ENCODING = sys.getfilesystemencoding()  # what os.fsencode uses, without its checks of the type
+_ENCODE_ERRORS = sys.getfilesystemencodeerrors()
 # O_NONBLOCK: opening a FIFO without a writer returns (and is then refused) instead of hanging.
 _OPEN_TO_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 
@@ -118,7 +121,7 @@ class PosixStore:
                     data = _read_new(fd, offset, wanted)
                 else:
                     data = _read_into(fd, offset, buffer[:wanted])
-                if len(data) < wanted or tag_of(os.fstat(fd)) != tag_of(before):
+                if len(data) < wanted or not same_content(before, os.fstat(fd)):
                     raise errors.ObjectChanged("the file changed while it was read", url=url)
             finally:
                 os.close(fd)
@@ -215,7 +218,7 @@ class PosixStore:
                 temp = TempFile(target_path, url=target_url, size=before.st_size, replaces=True)
                 try:
                     copied = copy_content(source_fd, temp, before.st_size)
-                    if copied < before.st_size or tag_of(os.fstat(source_fd)) != tag_of(before):
+                    if copied < before.st_size or not same_content(before, os.fstat(source_fd)):
                         raise errors.ObjectChanged("changed while it was copied", url=source_url)
                     status = temp.finish(before.st_size)
                     temp.replace()
@@ -303,7 +306,7 @@ class PosixStore:
 
 def _encode(key: str, url: str) -> bytes:
     try:
-        return os.fsencode(key)
+        return key.encode(_ENCODING, _ENCODE_ERRORS)
     except UnicodeEncodeError as error:
         shown = url.encode("utf-8", "backslashreplace").decode()
         raise errors.InvalidPath("not encodable as a file name", url=shown) from error

@@ -60,12 +60,14 @@ class GcReport:
         versions: the fate of every version that was alive before.
         deleted: the objects that are gone now.
         leased: versions that the log has let go and that a living lease still protects: run again.
+        joining: readers that leased everything all the while; then nothing was deleted: run again.
     """
 
     floor: int | None
     versions: tuple[Fate, ...]
     deleted: tuple[Going, ...]
-    leased: tuple[int, ...]
+    leased: tuple[int, ...] = ()
+    joining: tuple[str, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -115,11 +117,18 @@ def collect(
     floor, fates = _append_floor(place, retention, leases)
     state = place.log.state()
     if not find_garbage(place, state.versions, state.standing, protected={}):
-        return GcReport(floor, tuple(fates), (), ())
+        return GcReport(floor, tuple(fates), ())
     before, _ = watch.look()
     pause(place.lease_s)
     after, dead = watch.look()
     _require_same_root(place)
+    joining = [
+        lease.reader
+        for name, lease in after.items()
+        if lease.versions is None and name in before and before[name].versions is None
+    ]
+    if joining:
+        return GcReport(floor, tuple(fates), (), joining=tuple(sorted(joining)))
     state = place.log.state()
     protected = _gone_but_leased(place, state.versions, before, after)
     garbage = find_garbage(place, state.versions, state.standing, protected=protected)
@@ -178,17 +187,14 @@ def _gone_but_leased(
     """Versions that the log let go and that a living reader may still be reading, with their bases.
 
     A lease of everything that was not there right after the floor belongs to a reader that reads the
-    log after the floor, and so cannot choose what the floor let go. One that was there then may have
-    chosen before it: it protects what it leased then.
+    log after the floor, and so cannot choose what the floor let go. One that was narrow then protects
+    what it leased then.
     """
     numbers: set[int] = set()
     for name, lease in after.items():
-        held = lease.versions
-        if held is None:
-            held = before[name].versions if name in before else []
-        if held is None:
-            held = list(range(1, place.log.known.standing.latest + 1))
-        numbers.update(held)
+        numbers.update(lease.versions or ())
+        if lease.versions is None and name in before:
+            numbers.update(before[name].versions or ())
     found: dict[int, Weights] = {}
     pending = [number for number in numbers if number not in alive]
     while pending:

@@ -16,16 +16,16 @@ FORMAT = 1
 KiB = 1 << 10
 MiB = 1 << 20
 
-Hash = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
-Digest = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
-RootId = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+Hash = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+RootId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
 Number = Annotated[int, Meta(ge=0, le=999_999_999_999)]
 Size = Annotated[int, Meta(ge=0, le=1 << 53)]
 Extent = Annotated[list[Annotated[int, Meta(ge=0, le=1 << 53)]], Meta(max_length=32)]
-Name = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")]
 ObjectName = Annotated[str, Meta(min_length=1, max_length=1024)]
 TensorName = Annotated[str, Meta(min_length=1, max_length=1024)]
-AttemptId = Annotated[str, Meta(pattern="^[0-9]{1,12}[.][0-9a-f]{16}$")]
+AttemptId = Annotated[str, Meta(pattern=r"^[0-9]{1,12}[.][0-9a-f]{16}\Z")]
 Text = Annotated[str, Meta(max_length=2000)]
 Rank = Annotated[int, Meta(ge=0, lt=100_000)]
 Ranks = Annotated[int, Meta(ge=1, le=100_000)]
@@ -65,7 +65,7 @@ class ObjectRef(Struct, frozen=True, kw_only=True):
 
     name: ObjectName
     size: Size
-    hash: Annotated[str, Meta(pattern="^([0-9a-f]{32})?$")] = ""
+    hash: Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?\Z")] = ""
 
 
 class Standing(Struct, frozen=True, kw_only=True):
@@ -187,7 +187,7 @@ class Head(Document, frozen=True, kw_only=True, tag="head"):
 class Spec(Struct, frozen=True, kw_only=True):
     """A tensor's dtype (safetensors' name of it) and global shape."""
 
-    dtype: Annotated[str, Meta(pattern="^[A-Z0-9_]{1,16}$")]
+    dtype: Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,16}\Z")]
     shape: Extent
 
 
@@ -210,8 +210,8 @@ class Block(Struct, frozen=True, kw_only=True):
     offset: Size
     nbytes: Size
     encoding: Literal["flat", "frame", "same"] = "flat"
-    hash: Annotated[str, Meta(pattern="^([0-9a-f]{32})?$")] = ""
-    digest: Annotated[str, Meta(pattern="^([0-9a-f]{32})?$")] = ""
+    hash: Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?\Z")] = ""
+    digest: Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?\Z")] = ""
 
 
 class Tensor(Spec, frozen=True, kw_only=True):
@@ -221,7 +221,7 @@ class Tensor(Spec, frozen=True, kw_only=True):
     """
 
     blocks: list[Block]
-    digest: Annotated[str, Meta(pattern="^([0-9a-f]{32})?$")] = ""
+    digest: Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?\Z")] = ""
 
 
 class Manifest(Document, frozen=True, kw_only=True, tag="manifest"):
@@ -244,7 +244,7 @@ class Manifest(Document, frozen=True, kw_only=True, tag="manifest"):
     objects: list[ObjectRef]
     tensors: dict[TensorName, Tensor]
     aliases: dict[TensorName, TensorName] = {}
-    digest: Annotated[str, Meta(pattern="^([0-9a-f]{32})?$")] = ""
+    digest: Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?\Z")] = ""
     metadata: dict[str, str] = {}
 
 

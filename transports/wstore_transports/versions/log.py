@@ -37,6 +37,7 @@ NO_RECORD = "0" * 32
 """What record 1 carries as the hash of the record before it."""
 
 _SEQUENTIAL = 3  # records read one by one before the search gallops: the usual lag is none or one
+_CACHED = 64  # records kept; the newest few are asked for again and again
 _CHUNK = 256  # records a replay reads at a time: bounds what it holds
 
 
@@ -75,6 +76,8 @@ class Log:
         self._tip: Tip | None = None
         self._state = standing.EMPTY
         self._kept: tuple[int, frozenset[int]] = (0, frozenset())
+        self._cache_lock = threading.Lock()  # its own: records are read by workers of a locked call
+        self._cache: dict[int, tuple[Record, str]] = {}
         self._hint = HeadHint(root, root_id)
 
     # Reading
@@ -239,12 +242,22 @@ class Log:
         return Tip(number, digest, record.after)
 
     def _read(self, number: int) -> tuple[Record, str]:
+        """The record and the hash of its bytes. Records never change, so the last few are kept."""
+        with self._cache_lock:
+            cached = self._cache.get(number)
+        if cached is not None:
+            return cached
         path = self._path(number)
         data = read_capped(path, RecordBase.max_bytes)
         record = unseal_record(data, url=path.url, root=self._root_id)
         if record.number != number:
             raise self._broken(number, f"field `number` is {record.number}")
-        return record, hash_of(data)
+        found = record, hash_of(data)
+        with self._cache_lock:
+            while len(self._cache) >= _CACHED:
+                del self._cache[next(iter(self._cache))]
+            self._cache[number] = found
+        return found
 
     # Replaying
 

@@ -91,7 +91,7 @@ class S3Config:
             credentials=_given_credentials(first),
             profile=first("AWS_PROFILE"),
             anonymous=(first("AWS_SKIP_SIGNATURE", "AWS_NO_SIGN_REQUEST") or "").lower() in _TRUE,
-            ca_bundle=first("AWS_CA_BUNDLE"),
+            ca_bundle=_existing(first("AWS_CA_BUNDLE")),
             connect_timeout_s=number("WSTORE_CONNECT_TIMEOUT", 10.0),
             idle_timeout_s=number("WSTORE_IDLE_TIMEOUT", 60.0),
             checksum=_checksum(first("WSTORE_S3_CHECKSUM") or "crc32c"),
@@ -153,6 +153,12 @@ def _checked_region(text: str) -> str:
     if _LABEL.fullmatch(text) is None:
         raise InvalidArgument(f"AWS_REGION is {text!r}, which is no region name")
     return text
+
+
+def _existing(path: str | None) -> str | None:
+    if path is not None and not os.path.isfile(path):
+        raise InvalidArgument(f"AWS_CA_BUNDLE is {path!r}, which is no file")
+    return path
 
 
 def _checksum(text: str) -> bool:

@@ -137,7 +137,10 @@ class Wire:
             yield Streamed(response, url)
             whole = request.method == "HEAD" or response.length_remaining == 0
         finally:
-            if not whole:
+            if whole:
+                # Nothing is left, but only a read marks the connection as free for the next request.
+                response.drain_conn()
+            else:
                 response.close()
             response.release_conn()
 

@@ -257,7 +257,8 @@ def check_sweep(place: StoreUnderTest) -> None:
     store.write(place.key("deep/kept"), view(b"kept"))
     upload = _multipart(store).upload(place.key("deep/left"))
     upload.put(0, 0, view(pattern(1000)))
-    assert sweeper.sweep(place.prefix, older_than_s=3600) == []
+    if place.tells_age:
+        assert sweeper.sweep(place.prefix, older_than_s=3600) == []
     assert sweeper.sweep(place.key("elsewhere/"), older_than_s=0) == []
     # Servers tell the time of an upload in whole seconds.
     removed = sweeper.sweep(place.prefix, older_than_s=-2)

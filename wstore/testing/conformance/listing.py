@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from wstore.stores.base import Directories, Multipart
@@ -85,8 +86,8 @@ def check_many_keys(place: StoreUnderTest) -> None:
     """More keys than a page holds: each once, sorted, also when resumed in the middle."""
     store = place.open()
     wanted = [place.key(f"many/{number:06d}") for number in range(place.many)]
-    for key in wanted:
-        place.raw_put(key, b"")
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda key: place.raw_put(key, b""), wanted))
     for recursive in (False, True):
         listed = [entry.key for entry in store.list(place.key("many/"), recursive=recursive)]
         assert listed == wanted

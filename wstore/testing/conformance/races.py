@@ -63,7 +63,7 @@ def check_create_race_of_processes(place: StoreUnderTest) -> None:
     """Processes that race for a row of keys share it out: each key has one winner."""
     if not place.processes:
         return
-    keys = [place.key(f"race-{number:02d}") for number in range(20)]
+    keys = [place.key(f"race-{number:02d}") for number in range(50)]
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(3, mp_context=spawn) as pool:
         jobs = [pool.submit(_create_all, place.open, keys, b"%d" % n) for n in range(3)]
@@ -145,8 +145,9 @@ def check_readers_see_whole_objects(place: StoreUnderTest) -> None:
             writing.clear()
 
     def read() -> None:
+        reader = place.open()
         while writing.is_set():
-            read = place.open().read(key, 0, WHOLE)
+            read = reader.read(key, 0, WHOLE)
             assert bytes(read.data) in bodies, "half a write was read"
             assert read.info.size == len(read.data)
 

@@ -1,0 +1,503 @@
+"""The whole protocol under a state machine: publish from two ranks, crash at any write, lose and delay
+answers, two publishers, lagging and dying readers, damaged heads, and collections, all interleaved.
+
+The oracle looks at the raw objects with the json module and its own few rules; it shares no code with
+what it judges.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from wstore.errors import ConnectionFailed, WStoreError
+from wstore.path import StoragePath
+from wstore.stores.base import ObjectInfo
+from wstore.stores.memory import MemoryStore
+from wstore.stores.wrap.base import Call, Wrapper
+from wstore_codecs.digest import digest_block
+from wstore_transports.errors import AttemptAborted, Fenced, NoVersion
+from wstore_transports.versions import (
+    Attempt,
+    Block,
+    Lease,
+    ObjectRef,
+    PublishSession,
+    Retention,
+    Root,
+    Tensor,
+    Version,
+    collect,
+    create,
+)
+from wstore_transports.versions.sealing import hash_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROWS, COLUMNS = 4, 3
+Content = dict[str, np.ndarray]
+
+
+class Crash(Exception):
+    """The process died here."""
+
+
+@dataclass
+class Trouble:
+    """What happens to the n-th write or delete from now (None: nothing)."""
+
+    kind: str = "none"
+    countdown: int = 0
+
+
+class TroubledStore(Wrapper):
+    """One process's way to the store. `late` keeps writes that will land when nobody expects them."""
+
+    def __init__(self, inner: MemoryStore, late: list[Callable[[], object]]) -> None:
+        super().__init__(inner)
+        self.trouble = Trouble()
+        self._late = late
+
+    def write(
+        self,
+        key: str,
+        data: memoryview,
+        *,
+        expect: object = None,
+        write_id: str | None = None,
+    ) -> ObjectInfo:
+        kept = memoryview(bytes(data))  # a write that lands late needs bytes of its own
+        return super().write(key, kept, expect=expect, write_id=write_id)  # type: ignore[arg-type]
+
+    def around(self, call: Call, run: Callable[[], object]) -> object:  # type: ignore[override]
+        if call.op not in ("write", "delete"):
+            return run()
+        self.trouble.countdown -= 1
+        if self.trouble.countdown != 0:
+            return run()
+        match self.trouble.kind:
+            case "crash before":
+                raise Crash
+            case "crash after":
+                run()
+                raise Crash
+            case "lost answer":
+                run()
+                raise ConnectionFailed("the answer was lost")
+            case "lost request":
+                raise ConnectionFailed("the request was lost")
+            case "late":
+                self._late.append(run)
+                raise ConnectionFailed("it will land later")
+            case _:
+                return run()
+
+
+TROUBLES = st.builds(
+    Trouble,
+    st.sampled_from(["none", "crash before", "crash after", "lost answer", "lost request", "late"]),
+    st.integers(1, 14),
+)
+
+
+@dataclass
+class Process:
+    """A publisher of two ranks, each with its own view of the log."""
+
+    store: TroubledStore
+    sessions: list[PublishSession] = field(default_factory=list)
+
+
+@dataclass
+class Reader:
+    root: Root
+    lease: Lease
+    version: Version
+    content: Content
+
+
+def rank_rows(rank: int) -> slice:
+    return slice(0, 1) if rank == 0 else slice(1, ROWS)
+
+
+def write_rank(attempt: Attempt, content: Content, previous: Content | None) -> None:
+    """One rank's part: its rows of every tensor, shared where the version before has the same."""
+    shared = attempt.shared()
+    objects: list[ObjectRef] = []
+    tensors: dict[str, Tensor] = {}
+    for name, array in content.items():
+        rows = rank_rows(attempt.rank)
+        part = np.ascontiguousarray(array[rows])
+        data = part.tobytes()
+        ref = None
+        if shared and previous is not None and np.array_equal(previous[name][rows], part):
+            old = next(b for b in shared.tensors[name].blocks if b.origin[0] == rows.start)
+            ref = shared.objects[old.object]
+        if ref is None:
+            own = f"r{attempt.rank:05d}.{name}"
+            attempt.path(own).write_file(data)
+            ref = ObjectRef(name=attempt.object_name(own), size=len(data), hash=hash_of(data))
+        objects.append(ref)
+        tensors[name] = Tensor(
+            dtype="I32",
+            shape=[ROWS, COLUMNS],
+            blocks=[
+                Block(
+                    origin=[rows.start, 0],
+                    extent=[rows.stop - rows.start, COLUMNS],
+                    object=len(objects) - 1,
+                    offset=0,
+                    nbytes=len(data),
+                    hash=hash_of(data),
+                    digest=digest_block(part, array.shape, (rows.start, 0)).hex,
+                )
+            ],
+        )
+    attempt.done(objects, tensors)
+
+
+class Oracle:
+    """The truth, from raw bytes."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    def raw(self, name: str) -> bytes | None:
+        try:
+            return bytes(self._store.read(f"root/{name}", 0, 1 << 20).data)
+        except FileNotFoundError:
+            return None
+
+    def names(self) -> list[str]:
+        return [entry.key[5:] for entry in self._store.list("root/", recursive=True)]
+
+    def log(self) -> list[dict[str, object]]:
+        numbers = sorted(int(n[4:16]) for n in self.names() if n.startswith("log/"))
+        assert numbers == list(range(1, len(numbers) + 1)), "the log has a gap"
+        return [json.loads(self.raw(f"log/{n:012d}.json") or b"") for n in numbers]
+
+    def committed(self) -> dict[int, dict[str, object]]:
+        epoch, found = 0, {}
+        for record in self.log():
+            kind = record["document"]
+            if kind == "log.fence":
+                epoch = int(str(record["number"]))
+            elif kind == "log.weights":
+                assert record["epoch"] == epoch, "a fenced publisher committed"
+                found[int(str(record["number"]))] = record
+        attempts = [record["attempt"] for record in found.values()]
+        assert len(set(attempts)) == len(attempts), "an attempt was committed twice"
+        return found
+
+    def alive(self) -> dict[int, dict[str, object]]:
+        versions = self.committed()
+        for record in self.log():
+            if record["document"] == "log.floor":
+                keep, floor = set(record["keep"]), record["floor"]  # type: ignore[call-overload]
+                for number in list(versions):
+                    if number < min(floor, int(str(record["number"]))) and number not in keep:
+                        del versions[number]
+        return versions
+
+    def content(self, record: dict[str, object]) -> Content:
+        manifest = json.loads(self.raw(record["manifest"]["name"]) or b"")  # type: ignore[index]
+        found: Content = {}
+        for name, tensor in manifest["tensors"].items():
+            rows = {}
+            for block in tensor["blocks"]:
+                raw = self.raw(manifest["objects"][block["object"]]["name"])
+                assert raw is not None, "an object of a version is missing"
+                part = np.frombuffer(raw, "<i4").reshape(block["extent"])
+                rows |= dict(enumerate(part, start=block["origin"][0]))
+            found[name] = np.stack([rows[i] for i in range(ROWS)])
+        return found
+
+
+def same(a: Content, b: Content) -> bool:
+    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def read(version: Version) -> Content:
+    """What an engine gets, through the public names only."""
+    manifest = version.manifest()
+    found: Content = {}
+    for name, tensor in manifest.tensors.items():
+        out = np.full(tensor.shape, -1, "<i4")
+        for block in tensor.blocks:
+            data = version.object(manifest.objects[block.object].name).read_bytes()
+            assert hash_of(data) == block.hash
+            out[block.origin[0] : block.origin[0] + block.extent[0]] = np.frombuffer(
+                data, "<i4"
+            ).reshape(block.extent)
+        found[name] = out
+    return found
+
+
+class RootMachine(RuleBasedStateMachine):
+    """Two publishers, three readers, one lagging observer, one collector."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = MemoryStore("machine")
+        self.late: list[Callable[[], object]] = []
+        self.oracle = Oracle(self.store)
+        Root.create(self.at(self.store), lease_s=1e-6)
+        self.processes = [Process(TroubledStore(self.store, self.late)) for _ in range(2)]
+        self.readers: dict[int, Reader] = {}
+        self.observer = Root.open(self.at(self.store))
+        self.contents: dict[str, Content] = {}  # by attempt: what was written
+        self.acknowledged: set[str] = set()
+        self.denied: set[str] = set()
+        self.launches = 0
+
+    @staticmethod
+    def at(store: MemoryStore | TroubledStore) -> StoragePath:
+        return StoragePath("memory://machine/root", store=store)
+
+    # Publishing
+
+    @rule(which=st.integers(0, 1), trouble=TROUBLES)
+    def begin(self, which: int, trouble: Trouble) -> None:
+        process = self.processes[which]
+        self.kill(process)
+        self.launches += 1
+        process.store.trouble = trouble
+        launch = f"launch-{self.launches}"
+        try:
+            roots = [Root.open(self.at(process.store)) for _ in range(2)]
+            zero = roots[0].begin_session("run", ranks=2, launch=launch, interval_s=3600)
+            process.sessions.append(zero)
+            one = roots[1].join_session("run", rank=1, ranks=2, launch=launch, timeout=0)
+            process.sessions.append(one)
+        except (Crash, WStoreError):
+            self.kill(process)
+        process.store.trouble = Trouble()
+
+    @precondition(lambda self: any(p.sessions for p in self.processes))
+    @rule(
+        which=st.integers(0, 1),
+        values=st.tuples(st.integers(0, 2), st.integers(0, 2)),
+        share=st.booleans(),
+        trouble=TROUBLES,
+        give_up=st.sampled_from([None, None, None, 0, 1]),
+    )
+    def publish(
+        self,
+        which: int,
+        values: tuple[int, int],
+        share: bool,
+        trouble: Trouble,
+        give_up: int | None,
+    ) -> None:
+        process = self.processes[which]
+        if not process.sessions:
+            return
+        process.store.trouble = trouble
+        content = {
+            name: np.full((ROWS, COLUMNS), value, "<i4")
+            for name, value in zip("ab", values, strict=True)
+        }
+        attempts: list[Attempt] = []
+        try:
+            for session in process.sessions:
+                attempt = session.open_attempt(1, timeout=0)
+                self.contents[attempt.opened.attempt] = content
+                attempts.append(attempt)
+            previous = self.previous(attempts[0]) if share else None
+            for attempt in reversed(attempts):
+                if attempt.rank == give_up:
+                    attempt.abort("on purpose")
+                else:
+                    write_rank(attempt, content, previous)
+            for attempt in attempts:
+                self.commit(attempt)
+        except Crash:
+            self.kill(process)
+        except Fenced:
+            self.deny(attempts)
+            self.kill(process)
+        except AttemptAborted:
+            self.deny(attempts)
+        except WStoreError:
+            pass  # undecided: the session finds out with its next attempt
+        process.store.trouble = Trouble()
+
+    def commit(self, attempt: Attempt) -> None:
+        version = attempt.commit(timeout=0)
+        assert version.record.attempt == attempt.opened.attempt
+        self.acknowledged.add(attempt.opened.attempt)
+
+    def previous(self, attempt: Attempt) -> Content | None:
+        record = self.oracle.committed().get(attempt.opened.shares)
+        return self.contents[str(record["attempt"])] if record else None
+
+    def deny(self, attempts: list[Attempt]) -> None:
+        self.denied |= {attempt.opened.attempt for attempt in attempts}
+
+    @staticmethod
+    def kill(process: Process) -> None:
+        for session in process.sessions:
+            if session._heartbeat is not None:
+                session._heartbeat.close()
+        process.sessions = []
+
+    @precondition(lambda self: self.late)
+    @rule()
+    def land(self) -> None:
+        """A request that its sender gave up long ago reaches the store."""
+        try:
+            self.late.pop(0)()
+        except WStoreError:
+            pass  # a create that came too late
+
+    # Reading
+
+    @rule(which=st.integers(0, 2), stale_log=st.booleans())
+    def join(self, which: int, stale_log: bool) -> None:
+        self.die(which)
+        root = Root.open(self.at(self.store))
+        lease = root.lease(f"reader-{which}", interval_s=3600)
+        try:
+            version = root.latest()
+        except NoVersion:
+            lease.release()
+            return
+        lease.only(version.number)
+        content = self.contents[version.record.attempt]
+        self.readers[which] = Reader(root, lease, version, content)
+
+    @precondition(lambda self: self.readers)
+    @rule(which=st.integers(0, 2))
+    def advance(self, which: int) -> None:
+        reader = self.readers.get(which)
+        if reader is None:
+            return
+        newest = reader.root.latest()
+        reader.lease.hold(newest.number)
+        reader.lease.only(newest.number)
+        reader.version, reader.content = newest, self.contents[newest.record.attempt]
+
+    @rule(which=st.integers(0, 2))
+    def die(self, which: int) -> None:
+        """A reader stops renewing, and says nothing."""
+        reader = self.readers.pop(which, None)
+        if reader is not None:
+            reader.lease._heartbeat.close()
+
+    @rule()
+    def look(self) -> None:
+        """An observer that may not have looked for long sees what the log holds now."""
+        alive = self.oracle.alive()
+        assert [v.number for v in self.observer.versions()] == sorted(alive)
+        fresh = Root.open(self.at(self.store))
+        assert [v.number for v in fresh.versions()] == sorted(alive)
+
+    @rule(damage=st.sampled_from(["missing", "garbage", "other root", "ahead", "behind"]))
+    def damage_head(self, damage: str) -> None:
+        head = json.loads(self.oracle.raw("head.json") or b"{}")
+        match damage:
+            case "missing":
+                self.store.delete("root/head.json")
+                return
+            case "garbage":
+                data = b'{"format":1,'
+            case "other root":
+                other = MemoryStore("other")
+                Root.create(self.at(other)).begin_session("x", interval_s=3600).close()
+                data = bytes(other.read("root/head.json", 0, 1000).data)
+            case "ahead":
+                data = json.dumps(head | {"number": 10**6}).encode()
+            case _:
+                data = json.dumps(head | {"number": 1}).encode()
+        self.store.write("root/head.json", memoryview(data))
+
+    # Collecting
+
+    @rule(keep=st.integers(1, 2), every=st.sampled_from([None, 2]), trouble=TROUBLES)
+    def gc(self, keep: int, every: int | None, trouble: Trouble) -> None:
+        store = TroubledStore(self.store, self.late)
+        root = Root.open(self.at(store))
+        store.trouble = trouble
+        try:
+            collect(root, Retention(keep, every), pause=self.renew_leases)
+        except (Crash, WStoreError):
+            pass
+
+    def renew_leases(self, seconds: float) -> None:
+        for reader in self.readers.values():
+            reader.lease.only(*reader.lease.versions or ())
+
+    # What always holds
+
+    @invariant()
+    def log_and_content(self) -> None:
+        committed, alive = self.oracle.committed(), self.oracle.alive()
+        attempts = {str(record["attempt"]) for record in committed.values()}
+        assert self.acknowledged <= attempts, "an acknowledged version is not in the log"
+        assert not self.denied & attempts, "an attempt that was denied is in the log"
+        for record in alive.values():
+            assert same(self.oracle.content(record), self.contents[str(record["attempt"])])
+
+    @invariant()
+    def newest_is_found(self) -> None:
+        alive = self.oracle.alive()
+        root = Root.open(self.at(self.store))
+        if not alive:
+            with pytest.raises(NoVersion):
+                root.latest()
+            return
+        latest = root.latest()
+        assert latest.number == max(alive)
+        assert same(read(latest), self.contents[latest.record.attempt])
+
+    @invariant()
+    def leased_versions_stay(self) -> None:
+        for reader in self.readers.values():
+            assert same(read(reader.version), reader.content)
+
+    def teardown(self) -> None:
+        for process in self.processes:
+            self.kill(process)
+        for which in list(self.readers):
+            self.die(which)
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(create, "_PAUSES_S", (0.0, 0.0, 0.0))
+    logging.getLogger("wstore_transports").setLevel(logging.CRITICAL)
+    yield
+    logging.getLogger("wstore_transports").setLevel(logging.NOTSET)
+
+
+def run_machine(examples: int, steps: int) -> None:
+    from hypothesis.stateful import run_state_machine_as_test
+
+    run_state_machine_as_test(
+        RootMachine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+def test_protocol_holds() -> None:
+    run_machine(40, 30)
+
+
+@pytest.mark.long
+def test_protocol_holds_for_long() -> None:
+    run_machine(1500, 60)
