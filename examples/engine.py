@@ -6,14 +6,18 @@ python examples/engine.py runs/demo             (or s3://bucket/runs/demo)
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from wstore_transports.checkpoint import CheckpointReader
 from wstore_transports.errors import RunEnded
 
+if TYPE_CHECKING:
+    from wstore_codecs.tensors import Array
+
 
 def main(url: str, *, timeout_s: float = 600.0) -> None:
     reader = CheckpointReader(url)
-    weights = {}
+    weights: dict[str, Array] = {}
     version = None
     while True:
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
@@ -16,6 +15,7 @@ from wstore.testing.servers import moto_server, seaweed_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 _numbers = itertools.count()
 

@@ -59,23 +59,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str], command: str | None) -> int:
-    app = _application(command)
+    app = _application(command, version="--version" in words)
     code = app(args=words, prog_name="wstore", standalone_mode=False)
     sys.stdout.flush()
     return code if isinstance(code, int) else 0
 
 
-def _application(command: str | None) -> typer.Typer:
-    """The commands that this command line may need: all of them unless it names a built-in one."""
+def _application(command: str | None, *, version: bool) -> typer.Typer:
+    """The commands that this command line may need: the one it names, or all of them for the help."""
+    plugins = _plugins()
+    names = [command] if command is not None else [] if version else sorted(plugins)
+    if command is not None and command not in BUILT_IN and command not in plugins:
+        known = ", ".join([*BUILT_IN, *sorted(plugins)])
+        raise UnsupportedOperation(f"there is no command {command!r}; there are: {known}")
     app = typer.Typer(name="wstore", add_completion=False, no_args_is_help=True)
     app.callback()(_global_options)
     for name, function in BUILT_IN.items():
         app.command(name)(function)
-    if command in BUILT_IN:
-        return app
-    plugins = _plugins()
-    for name in [command] if command in plugins else sorted(plugins):
-        plugin = _load(name, plugins[name], called=name == command)
+    for name in names:
+        plugin = _load(name, plugins[name], called=command is not None) if name in plugins else None
         if plugin is not None:
             app.command(name)(plugin)
     return app
@@ -144,11 +146,11 @@ def _report(error: Exception) -> int:
 
 
 def _report_usage(error: typer.TyperException) -> int:
-    message = error.format_message()
+    message = error.format_message().rstrip(".")
     if message.startswith("Usage:"):  # no arguments at all: the message is the help
         print(message, file=sys.stderr)
     elif message:
-        _complain(f"{message} Try --help.")
+        _complain(f"{message}. Try --help.")
     return error.exit_code
 
 

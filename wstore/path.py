@@ -8,30 +8,26 @@ needs at most `MEMORY_BUDGET` bytes beside what it returns. Errors are `wstore.e
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar, overload
+from typing import TYPE_CHECKING, overload
 
 from wstore import aio, download, files, tree, upload, waiting
-from wstore.errors import InvalidPath, IsADirectory, NotFound
-from wstore.pure_path import PureStoragePath
-from wstore.stores import registry
+from wstore.errors import InvalidPath
+from wstore.tree_path import TreePath
 from wstore.upload import WriteOptions
 
 if TYPE_CHECKING:
     import os
     import threading
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from typing import BinaryIO, Literal, Self, TextIO
 
     from wstore.buffers import WritableBuffer
     from wstore.progress import Progress
     from wstore.sources import Data
-    from wstore.stores.base import ObjectInfo, Store
+    from wstore.stores.base import ObjectInfo
 
 
-T = TypeVar("T")
-
-
-class StoragePath(PureStoragePath):
+class StoragePath(TreePath):
     """A place in a store: `StoragePath("s3://bucket/run1") / "log" / "head.json"`.
 
     Immutable, hashable, ordered, picklable (as its URL). `os.fspath` and `str` of a local one give the
@@ -39,82 +35,6 @@ class StoragePath(PureStoragePath):
     """
 
     __slots__ = ()
-
-    def __init__(self, url: str | os.PathLike[str], *, store: Store | None = None) -> None:
-        super().__init__(url, store=store)
-        if self._store is None:
-            registry.check_scheme(self.scheme)
-
-    @property
-    def store(self) -> Store:
-        """The store behind this path: the injected one, or the process's own for this root and
-        environment (shared, retrying)."""
-        return self._store if self._store is not None else registry.open_store(self._location)
-
-    # What is there
-
-    def exists(self, *, cancel: threading.Event | None = None) -> bool:
-        """Whether there is an object, a directory or a prefix. One request for an object, two else.
-        Nothing is cached. A missing bucket is False; a refusal raises."""
-        return tree.kind(self.store, self.key) is not None
-
-    def is_file(self) -> bool:
-        """Whether there is an object under exactly this key (also when it is a prefix too)."""
-        return tree.kind(self.store, self.key) is tree.Kind.FILE
-
-    def is_dir(self) -> bool:
-        """Whether this is a directory, or a prefix of at least one object's key; a bucket's root is."""
-        return tree.is_dir(self.store, self.key)
-
-    def stat(self) -> ObjectInfo:
-        """Size, last change and tag of the object. Raises NotFound, IsADirectory."""
-        return self._on_object(lambda store: store.stat(self.key))
-
-    def iterdir(self) -> Iterator[Self]:
-        """The direct children, files and directories, each once, sorted by key.
-
-        Raises at the call: NotFound where there is no such directory, NotADirectory for a file.
-        """
-        return map(self._with_key, tree.children(self.store, self.key))
-
-    def glob(self, pattern: str) -> Iterator[Self]:
-        """All that matches below this path, as pathlib's: "step_*/manifest.json", "**/*.json".
-
-        Hidden names match "*" too; a trailing "/" means directories only; a trailing "**" gives files and
-        directories. Only prefixes that can match are listed. Each match once; nothing for a missing path.
-        """
-        return map(self._with_key, tree.find(self.store, self.key, pattern))
-
-    def rglob(self, pattern: str) -> Iterator[Self]:
-        """`glob("**/" + pattern)`: the matches at any depth."""
-        return self.glob(f"**/{pattern}")
-
-    # Making and removing
-
-    def mkdir(self, *, parents: bool = False, exist_ok: bool = False) -> None:
-        """Make the directory where directories exist by themselves; nothing happens on object stores.
-
-        Raises: AlreadyExists, NotFound (a missing parent), NotADirectory, AccessDenied.
-        """
-        tree.mkdir(self.store, self.key, parents=parents, exist_ok=exist_ok)
-
-    def remove(self, missing_ok: bool = False) -> None:
-        """Remove the object. Raises NotFound unless `missing_ok`, IsADirectory for a directory or prefix."""
-        self._on_object(lambda store: tree.remove(store, self.key, missing_ok=missing_ok))
-
-    def remove_tree(
-        self, *, missing_ok: bool = False, cancel: threading.Event | None = None
-    ) -> int:
-        """Remove all below this directory or prefix, and on file systems the directories; not atomic.
-
-        Symbolic links are removed, not followed. What killed writers left below goes too where
-        directories exist. Returns how many objects were removed.
-
-        Raises:
-            NotFound: nothing there, unless `missing_ok`. NotADirectory: this is a file.
-            InvalidArgument: the root of the local file system.
-        """
-        return tree.remove_tree(self.store, self.key, missing_ok=missing_ok, cancel=cancel)
 
     # Reading
 
@@ -396,30 +316,13 @@ class StoragePath(PureStoragePath):
 
     # Async twins: the same signatures; cancelling the task returns at once and stops further requests.
 
-    aexists = aio.twin(exists)
+    aexists = aio.twin(TreePath.exists)
     aread_bytes = aio.twin(read_bytes)
     aread_range = aio.twin(read_range)
     aread_ranges = aio.twin(read_ranges)
     aread_into = aio.twin(read_into)
     awrite_file = aio.twin(write_file)
     await_object = aio.twin(wait)
-
-    @property
-    def _probed(self) -> Store:
-        """Without retries: a wait has its own patience."""
-        return self._store if self._store is not None else registry.bare_store(self._location)
-
-    def _on_object(self, call: Callable[[Store], T]) -> T:
-        """Run a call that needs an object; only its NotFound costs the look for a prefix."""
-        store = self.store
-        try:
-            return call(store)
-        except NotFound as error:
-            if tree.kind(store, self.key) is tree.Kind.DIRECTORY:
-                raise IsADirectory(
-                    "is a directory or prefix, not an object", url=self.url
-                ) from error
-            raise
 
 
 def _local(path: str | os.PathLike[str]) -> StoragePath:

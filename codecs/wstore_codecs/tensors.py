@@ -119,6 +119,7 @@ def byte_view(array: Array, *, name: str, writable: bool = False) -> memoryview:
         InvalidArgument: as `describe`; not C-contiguous; not in host memory; read-only though
             `writable` is asked for.
     """
+    describe(array, name=name)
     if on_device(array) is not None:
         raise InvalidArgument(f"tensor {name!r} is not in host memory: copy it with .cpu()")
     bits = bit_view(array, name=name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+from typing import TYPE_CHECKING
 
 import ml_dtypes
 import numpy as np
@@ -12,6 +13,11 @@ import torch
 
 from wstore import InvalidArgument, StoragePath, buffers
 from wstore.stores.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from wstore.buffers import WritableBuffer
 
 CONTENT = bytes(range(48))
 
@@ -22,7 +28,7 @@ def path() -> StoragePath:
     return StoragePath("memory://t/x", store=store)
 
 
-WRITABLE = {
+WRITABLE: dict[str, Callable[[], WritableBuffer]] = {
     "bytearray": lambda: bytearray(48),
     "memoryview": lambda: memoryview(bytearray(48)),
     "array": lambda: array.array("d", [0.0] * 6),
@@ -73,18 +79,14 @@ def test_the_memory_is_the_callers_own() -> None:
     ],
     ids=repr,
 )  # fmt: skip
-def test_what_cannot_be_filled_is_refused(buffer: bytearray) -> None:
+def test_what_cannot_be_filled_is_refused(buffer: WritableBuffer) -> None:
     with pytest.raises(InvalidArgument):
         path().read_into(buffer)
 
 
 def test_empty_memory() -> None:
-    for buffer in (
-        bytearray(),
-        np.zeros((0, 4)),
-        np.zeros((3, 0), ml_dtypes.bfloat16),
-        torch.zeros(0),
-    ):
+    empty: list[WritableBuffer] = [bytearray(), np.zeros((0, 4)), torch.zeros(0)]
+    for buffer in [*empty, np.zeros((3, 0), ml_dtypes.bfloat16)]:
         assert path().read_into(buffer) == 0
         target = path()
         target.write_file(buffer)

@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import pty
-import signal
 import subprocess
 import sys
 import threading
@@ -238,7 +237,7 @@ def test_wait_times_out_with_its_own_code(run: Run, tmp_path: Path) -> None:
         (["ls", "--no-such-option", "/"], 2, "--no-such-option"),
         (["stat"], 2, "URL"),
         (["no-such-command"], 2, "no-such-command"),
-        (["wait", "--timeout", "-1", "/x"], 2, "-1"),
+        (["wait", "--timeout", "-1", "/x"], 2, "--timeout"),
     ],
 )
 def test_error_is_one_line_on_stderr(run: Run, arguments: list[str], code: int, says: str) -> None:
@@ -290,7 +289,6 @@ def test_interrupt_is_quiet(tmp_path: Path) -> None:
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 # Help, version, commands of other packages

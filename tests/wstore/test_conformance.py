@@ -107,14 +107,14 @@ class TestS3OnMoto(Conformance):
     @pytest.fixture
     def place(self, moto: S3Endpoint, bucket: MakeBucket) -> Iterator[StoreUnderTest]:
         with _s3(moto, bucket(moto)) as place:
-            yield replace(place, tells_age=False)
+            yield replace(place, mangled="\n", tells_age=False)
 
 
 class TestS3OnSeaweed(Conformance):
     @pytest.fixture
     def place(self, seaweed: S3Endpoint, bucket: MakeBucket) -> Iterator[StoreUnderTest]:
         with _s3(seaweed, bucket(seaweed)) as place:
-            yield replace(place, flat=False, many=60)
+            yield replace(place, flat=False, many=60, mangled="\\")
 
 
 def _over_memory(wrap: Callable[[MemoryStore], Store]) -> StoreUnderTest:

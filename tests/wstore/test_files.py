@@ -162,7 +162,7 @@ def test_other_modes_are_refused(path: StoragePath, mode: str) -> None:
 
 
 def test_a_zip_file_goes_both_ways(path: StoragePath) -> None:
-    with path.open("wb") as file, zipfile.ZipFile(file, "w") as archive:
+    with path.open("wb") as target, zipfile.ZipFile(target, "w") as archive:
         archive.writestr("a.bin", BIG[:100_000])
     with path.open("rb") as file, zipfile.ZipFile(file) as archive:
         assert archive.read("a.bin") == BIG[:100_000]

@@ -228,8 +228,8 @@ def test_overwriting_keeps_the_mode(store: PosixStore, tmp_path: Path) -> None:
 
 
 def test_every_replacement_has_a_new_tag(store: PosixStore) -> None:
-    tags = {store.write("f", memoryview(b"%04d" % number)).tag for number in range(200)}
-    assert len(tags) == 200
+    tags = {store.write("f", memoryview(b"%04d" % number)).tag for number in range(60)}
+    assert len(tags) == 60
 
 
 def test_change_in_place_is_seen(store: PosixStore, tmp_path: Path) -> None:

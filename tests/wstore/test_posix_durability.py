@@ -187,3 +187,30 @@ def test_stale_for_ever_is_retryable_and_leaves_nothing(
         store.write("f", DATA)
     assert raised.value.retryable
     assert os.listdir(tmp_path) == []
+
+
+def test_complete_is_repeatable_after_a_retryable_failure(
+    store: PosixStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload = store.upload("f")
+    upload.put(0, 0, DATA)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rename", lambda *_: _raise(errno.ESTALE))
+        with pytest.raises(errors.Unavailable):
+            upload.complete()
+    assert upload.complete() == store.stat("f")
+    assert os.listdir(tmp_path) == ["f"]
+
+
+def test_complete_that_failed_for_good_leaves_nothing(
+    store: PosixStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload = store.upload("f")
+    upload.put(0, 0, DATA)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", lambda *_: _raise(errno.EIO))
+        with pytest.raises(errors.StoreError):
+            upload.complete()
+    with pytest.raises(errors.InvalidArgument):
+        upload.complete()
+    assert os.listdir(tmp_path) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from importlib.metadata import EntryPoint, EntryPoints
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,16 +13,13 @@ from wstore.stores.memory import MemoryStore
 from wstore.stores.registry import Scheme
 from wstore.stores.wrap import Limit, Retry
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 SETTING = "WSTORE_TEST_SETTING"
 plugin = Scheme(MemoryStore, configuration=lambda: os.environ.get(SETTING))
 not_a_scheme = MemoryStore
 
 
 @pytest.fixture
-def entry_points(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[EntryPoint]]:
+def entry_points(monkeypatch: pytest.MonkeyPatch) -> list[EntryPoint]:
     points: list[EntryPoint] = []
     monkeypatch.setattr(
         "importlib.metadata.entry_points", lambda group: EntryPoints(points).select(group=group)

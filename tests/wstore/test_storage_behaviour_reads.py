@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from wstore.buffers import WritableBuffer
+
 MiB = 1 << 20
 
 
@@ -66,7 +68,7 @@ def test_t06_into_the_callers_memory(base: StoragePath, kind: str) -> None:
     path = base / "object"
     path.write_bytes(data)
     memory = np.zeros(len(data), np.uint8)
-    target: bytearray | np.ndarray[tuple[int], np.dtype[np.uint8]] = memory
+    target: WritableBuffer = memory
     if kind == "bytearray":
         target = bytearray(len(data))
     if kind == "torch":

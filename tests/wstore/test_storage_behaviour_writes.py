@@ -16,11 +16,19 @@ from wstore.testing.conformance.place import together
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from wstore.sources import Data
+
 MiB = 1 << 20
 
 
 class _Halfway(Exception):
     """Raised by a source in the middle."""
+
+
+def _write_and_fail(path: StoragePath, size: int) -> None:
+    with path.open("wb") as file:
+        file.write(bytes(size))
+        raise _Halfway
 
 
 def _no_debris(base: StoragePath) -> None:
@@ -36,9 +44,8 @@ def test_t16_exception_inside_a_writer(base: StoragePath, size: int, old: bytes 
     path = base / "object"
     if old is not None:
         path.write_bytes(old)
-    with pytest.raises(_Halfway), path.open("wb") as file:
-        file.write(bytes(size))
-        raise _Halfway
+    with pytest.raises(_Halfway):
+        _write_and_fail(path, size)
     assert (path.read_bytes() if path.exists() else None) == old
     assert [child.name for child in base.glob("*")] == ([] if old is None else ["object"])
     _no_debris(base)
@@ -60,7 +67,8 @@ def test_t19_source_that_raises(base: StoragePath) -> None:
 
     path = base / "object"
     path.write_bytes(b"old")
-    for source in (io.BufferedReader(Broken()), pieces()):
+    sources: list[Data] = [io.BufferedReader(Broken()), pieces()]
+    for source in sources:
         with pytest.raises(_Halfway):
             path.write_file(source, piece_size=5 * MiB)
         assert path.read_bytes() == b"old"
@@ -136,7 +144,8 @@ def test_t24_replace_by_tag(base: StoragePath) -> None:
 
 def test_t28_pieces_of_nothing(base: StoragePath) -> None:
     """T28 (P1): nothing, in pieces, from memory, a stream or an iterator, is an empty object."""
-    for number, nothing in enumerate((b"", iter(()), iter([b"", b""]), io.BytesIO())):
+    sources: list[Data] = [b"", iter(()), iter([b"", b""]), io.BytesIO()]
+    for number, nothing in enumerate(sources):
         path = base / f"empty-{number}"
         assert path.write_file(nothing, piece_size=5 * MiB).size == 0
         assert path.read_bytes() == b""
@@ -145,7 +154,8 @@ def test_t28_pieces_of_nothing(base: StoragePath) -> None:
 def test_t33_pieces_of_every_source(base: StoragePath) -> None:
     """T33 (P3): an object of several pieces, written from memory and from a stream, is exact."""
     data = random.Random(33).randbytes(11 * MiB + 3)
-    for number, source in enumerate((data, io.BytesIO(data))):
+    sources: list[Data] = [data, io.BytesIO(data)]
+    for number, source in enumerate(sources):
         path = base / f"object-{number}"
         path.write_file(source, piece_size=5 * MiB, concurrency=2)
         assert path.read_bytes() == data

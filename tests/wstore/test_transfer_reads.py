@@ -240,7 +240,7 @@ def test_absurd_lengths_take_no_memory() -> None:
 @pytest.mark.parametrize("knobs", [{"request_size": 0}, {"concurrency": 0}, {"max_gap": -1}])
 def test_bad_knobs(base: StoragePath, knobs: dict[str, int]) -> None:
     with pytest.raises(InvalidArgument):
-        (base / "x").read_ranges([(0, 1)], **knobs)
+        (base / "x").read_ranges([(0, 1)], **knobs)  # type: ignore[arg-type]
 
 
 def test_a_missing_object(base: StoragePath) -> None:

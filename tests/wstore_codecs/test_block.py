@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import pickle
 
@@ -32,7 +33,7 @@ def test_flat_runs_are_the_box_in_order_and_maximal(
     whole = np.arange(math.prod(shape)).reshape(shape)
     want = whole[Block("t", origin, extent).slices()].reshape(-1).tolist()
     assert [i for start, length in runs for i in range(start, start + length)] == want
-    for (start, length), (after, _) in zip(runs, runs[1:], strict=False):
+    for (start, length), (after, _) in itertools.pairwise(runs):
         assert length > 0
         assert start + length < after, "neighbours are merged"
 

@@ -57,7 +57,7 @@ def random_bits(width: str, shape: tuple[int, ...], seed: int = 7) -> Bits:
 def test_golden_values() -> None:
     """The format: these never change."""
     assert digest_block(np.zeros((0, 3))).hex == "0" * 32
-    assert digest_block(np.float32(3)).hex == GOLDEN["scalar"]
+    assert digest_block(np.array(3, np.float32)).hex == GOLDEN["scalar"]
     assert digest_block(np.arange(1000, dtype="<u2")).hex == GOLDEN["arange"]
     assert model_digest([("w", "U16", (2,), TensorDigest((1, 2)))]) == GOLDEN["model"]
 
@@ -244,7 +244,7 @@ def test_model_digest_is_the_documented_bytes() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="leaves the shape"):
         digest_block(np.zeros((2, 3)), (4, 3), (3, 0), name="w")
-    with pytest.raises(InvalidArgument, match="leaves the shape"):
+    with pytest.raises(InvalidArgument, match="differ in rank"):
         digest_block(np.zeros((2, 3)), (6,), (0,), name="w")
     with pytest.raises(InvalidArgument, match="'w'"):
         digest_block(np.zeros(3, object), name="w")

@@ -137,13 +137,32 @@ def test_refused_with_the_tensors_name(case: str) -> None:
         assert "'layer.0.weight'" in str(caught.value)
 
 
-def test_fake_tensors_are_refused() -> None:
-    from torch._subclasses.fake_tensor import FakeTensorMode
+class Wrapper(torch.Tensor):
+    """A tensor whose values are elsewhere, as DTensor, FakeTensor and torchao's quantised ones are."""
 
-    with FakeTensorMode():
-        fake = torch.empty(2)
-    with pytest.raises(InvalidArgument, match="FakeTensor"):
-        tensors.describe(fake, name="w")
+    @staticmethod
+    def __new__(cls) -> Wrapper:
+        made = torch.Tensor._make_wrapper_subclass(cls, (2,))
+        assert isinstance(made, Wrapper)
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise AssertionError("no operator may run on it")
+
+
+class Distributed(Wrapper):
+    placements = ()
+
+    def to_local(self) -> torch.Tensor:
+        return torch.zeros(1)
+
+
+def test_wrapper_tensors_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match="'w' is a Wrapper"):
+        tensors.describe(Wrapper(), name="w")
+    with pytest.raises(InvalidArgument, match=r"'w' is a DTensor: hand in .*to_local"):
+        tensors.describe(Distributed(), name="w")
 
 
 def test_aliases() -> None:

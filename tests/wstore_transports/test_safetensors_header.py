@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors import deserialize
+from safetensors.torch import load
 
 from wstore.errors import IntegrityError, InvalidArgument, NewerFormat
 from wstore_codecs.dtypes import DTYPES, dtype
@@ -53,7 +53,7 @@ def test_built_headers_parse_and_are_aligned_and_deterministic() -> None:
     assert all(e.offset % e.dtype.itemsize == 0 for e in header.tensors.values())
     data = head + bytes(header.size - len(head))
     assert parse(data) == header
-    assert len(deserialize(data)) == 5
+    assert len(load(data)) == 5
 
 
 @pytest.mark.parametrize("metadata", [None, {}, {"format": "pt", "ü": ""}])
@@ -61,7 +61,7 @@ def test_files_without_tensors(metadata: dict[str, str] | None) -> None:
     head, header = build_header([], metadata=metadata)
     assert parse(head) == header
     assert header.metadata == (metadata or {})
-    assert deserialize(head) == []
+    assert load(head) == {}
 
 
 MALFORMED: dict[str, bytes] = {
@@ -165,7 +165,7 @@ def headers(draw: st.DrawFn) -> bytes:
         st.lists(
             st.tuples(
                 st.text(min_size=1, max_size=4).filter(lambda s: "\0" not in s),
-                st.sampled_from(sorted(DTYPES)),
+                st.sampled_from(sorted(set(DTYPES) - LIBRARY_LACKS)),
                 st.lists(st.integers(0, 3), max_size=3),
             ),
             max_size=4,
@@ -176,6 +176,7 @@ def headers(draw: st.DrawFn) -> bytes:
     return head + bytes(header.size - len(head))
 
 
+LIBRARY_LACKS = {"F8_E8M0"}  # its torch reader of today cannot make these
 SPLICES = [
     b"",
     b"0",
@@ -194,25 +195,35 @@ SPLICES = [
 ]
 
 
-@given(headers(), st.data())
-@settings(max_examples=150, deadline=None)
-def test_mutated_headers_never_crash_and_what_is_accepted_the_library_accepts(
-    data: bytes, choose: st.DataObject
-) -> None:
+def check_mutated(data: bytes, choose: st.DataObject) -> None:
     text = bytearray(data)
     for _ in range(choose.draw(st.integers(0, 3))):
         at = choose.draw(st.integers(0, len(text)))
         cut = choose.draw(st.integers(0, 3))
         text[at : at + cut] = choose.draw(st.sampled_from(SPLICES))
     if choose.draw(st.booleans()):  # keep the length honest, so that the JSON is what is wrong
-        body = bytes(len(data)) if choose.draw(st.booleans()) else b""
         text[:8] = struct.pack("<Q", max(0, len(text) - 8))
-        text += body
+        text += choose.draw(st.sampled_from([b"", bytes(8), bytes(len(data))]))
     try:
         header = parse(bytes(text))
     except (IntegrityError, NewerFormat):
         return
-    theirs = {name: info for name, info in deserialize(bytes(text))}
-    assert {n: (e.dtype.name, list(e.shape)) for n, e in header.tensors.items()} == {
-        n: (info["dtype"], list(info["shape"])) for n, info in theirs.items()
+    theirs = load(bytes(text))
+    assert {name: (e.dtype.torch, e.shape) for name, e in header.tensors.items()} == {
+        name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in theirs.items()
     }
+
+
+@given(headers(), st.data())
+@settings(max_examples=80, deadline=None)
+def test_mutated_headers_never_crash_and_what_is_accepted_the_library_accepts(
+    data: bytes, choose: st.DataObject
+) -> None:
+    check_mutated(data, choose)
+
+
+@pytest.mark.long
+@given(headers(), st.data())
+@settings(max_examples=5000, deadline=None)
+def test_many_mutated_headers(data: bytes, choose: st.DataObject) -> None:
+    check_mutated(data, choose)

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 import xxhash
-from safetensors import deserialize, safe_open
+from safetensors import safe_open
+from safetensors.torch import load
 
 from wstore.errors import InvalidArgument
 from wstore_codecs import dtypes
@@ -111,7 +112,7 @@ def test_hashes_are_of_the_bytes() -> None:
     assert len(data) == stream.header.size == stream.written.size
     assert stream.written.xxh3 == xxhash.xxh3_128_hexdigest(data)
     assert list(stream.written.tensors) == list(stream.header.tensors)
-    assert len(deserialize(data)) == 301
+    assert len(load(data)) == 301
 
 
 def test_shards_carry_digests_that_add_up() -> None:
@@ -130,12 +131,13 @@ def test_memory_is_not_doubled() -> None:
     """Peak extra memory of streaming 192 MiB, a third of it transposed, stays far below its size."""
     array = np.ones((8 << 10, 8 << 10), np.uint8)
     sources = [Source("a", array), Source("b", array.T), Source("c", array.view(np.int8))]
+    digest_block(array[:64])  # compiles
     stream = SafetensorsStream(sources)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     size = sum(chunk.nbytes for chunk in stream.chunks())
     extra_mib = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     assert size == stream.header.size
-    assert extra_mib < 160, "numba's compiler may take its share of this on first use"
+    assert extra_mib < 64
 
 
 def test_misuse_is_refused() -> None:

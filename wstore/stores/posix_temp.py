@@ -103,6 +103,7 @@ class TempFile:
         self._target = os.path.realpath(target) if replaces and os.path.islink(target) else target
         self._directory = os.path.dirname(self._target)
         self._path = os.path.join(self._directory, new_temp_name())
+        self._status: os.stat_result | None = None
         self.fd = self._open()
         try:
             if self._old is not None:
@@ -141,7 +142,12 @@ class TempFile:
         write_all(self.fd, offset, data)
 
     def finish(self, size: int) -> os.stat_result:
-        """Cut to `size`, make the content durable, close; returns the status it will be seen with."""
+        """Cut to `size`, make the content durable, close; returns the status it will be seen with.
+
+        Again after it succeeded, it only returns that.
+        """
+        if self._status is not None:
+            return self._status
         os.ftruncate(self.fd, size)  # drops what was reserved or written beyond
         # The kernel stamps files by its tick (4 ms): two quick replacements could share inode number
         # and time. The clock's nanoseconds keep their tags apart.
@@ -213,9 +219,10 @@ class TempFile:
 
     def _has_appeared(self) -> bool:
         try:
-            return os.stat(self._target).st_ino == self._status.st_ino
+            present = os.stat(self._target)
         except OSError:
             return False
+        return self._status is not None and present.st_ino == self._status.st_ino
 
 
 def _present(target: bytes, url: str) -> os.stat_result | None:

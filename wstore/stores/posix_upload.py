@@ -31,6 +31,7 @@ class PosixUpload:
         self._idle = threading.Condition()
         self._writing = 0
         self._open = True
+        self._dropped = False
         self._info: ObjectInfo | None = None
 
     def put(self, number: int, offset: int, data: memoryview) -> None:
@@ -56,16 +57,17 @@ class PosixUpload:
     def complete(self) -> ObjectInfo:
         """Make the content durable and publish it over the old file, if any.
 
-        May be called again after it failed, and after it succeeded (the same answer).
+        May be called again after a retryable failure, and after it succeeded (the same answer); any
+        other failure drops the upload.
 
         Raises:
-            InvalidArgument: the pieces do not join; or the upload was aborted.
+            InvalidArgument: the pieces do not join; or the upload was dropped.
         """
-        with self._closing() as was_open:
+        with self._closing():
             if self._info is not None:
                 return self._info
-            if not was_open:
-                raise errors.InvalidArgument("the upload was aborted", url=self._url)
+            if self._dropped:
+                raise errors.InvalidArgument("the upload was aborted, or failed", url=self._url)
             size = joined_size(self._pieces, self._url)
             try:
                 with OsErrors(self._url):
@@ -73,7 +75,7 @@ class PosixUpload:
                     self._temp.replace()
             except errors.WStoreError as error:
                 if not error.retryable:
-                    self._temp.discard()
+                    self._drop()
                 raise
             self._info = info_of(status)
             return self._info
@@ -82,13 +84,17 @@ class PosixUpload:
         """Remove the temporary file; the old file stays."""
         with self._closing():
             if self._info is None:
-                self._temp.discard()
+                self._drop()
+
+    def _drop(self) -> None:
+        self._dropped = True
+        self._temp.discard()
 
     @contextmanager
-    def _closing(self) -> Iterator[bool]:
-        """Let no further piece begin, wait for those under way; yields whether it was open."""
+    def _closing(self) -> Iterator[None]:
+        """Let no further piece begin, and wait for those under way."""
         with self._idle:
-            was_open, self._open = self._open, False
+            self._open = False
             while self._writing:
                 self._idle.wait()
-            yield was_open
+            yield

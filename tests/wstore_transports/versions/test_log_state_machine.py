@@ -9,14 +9,22 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import xxhash
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from wstore.errors import ConnectionFailed, WStoreError
 from wstore.path import StoragePath
@@ -102,11 +110,8 @@ class TroubledStore(Wrapper):
                 return run()
 
 
-TROUBLES = st.builds(
-    Trouble,
-    st.sampled_from(["none", "crash before", "crash after", "lost answer", "lost request", "late"]),
-    st.integers(1, 14),
-)
+KINDS = ["crash before", "crash after", "lost answer", "lost request", "late"]
+TROUBLES = st.just(Trouble()) | st.builds(Trouble, st.sampled_from(KINDS), st.integers(1, 14))
 
 
 @dataclass
@@ -265,12 +270,18 @@ class RootMachine(RuleBasedStateMachine):
 
     # Publishing
 
+    @initialize(values=st.lists(st.integers(0, 2), min_size=1, max_size=3))
+    def start(self, values: list[int]) -> None:
+        self.begin(0, Trouble())
+        for value in values:
+            self.publish(0, (value, 1), True, Trouble(), None)
+
     @rule(which=st.integers(0, 1), trouble=TROUBLES)
     def begin(self, which: int, trouble: Trouble) -> None:
         process = self.processes[which]
         self.kill(process)
         self.launches += 1
-        process.store.trouble = trouble
+        process.store.trouble = replace(trouble)
         launch = f"launch-{self.launches}"
         try:
             roots = [Root.open(self.at(process.store)) for _ in range(2)]
@@ -301,7 +312,7 @@ class RootMachine(RuleBasedStateMachine):
         process = self.processes[which]
         if not process.sessions:
             return
-        process.store.trouble = trouble
+        process.store.trouble = replace(trouble)
         content = {
             name: np.full((ROWS, COLUMNS), value, "<i4")
             for name, value in zip("ab", values, strict=True)
@@ -361,8 +372,8 @@ class RootMachine(RuleBasedStateMachine):
 
     # Reading
 
-    @rule(which=st.integers(0, 2), stale_log=st.booleans())
-    def join(self, which: int, stale_log: bool) -> None:
+    @rule(which=st.integers(0, 2))
+    def join(self, which: int) -> None:
         self.die(which)
         root = Root.open(self.at(self.store))
         lease = root.lease(f"reader-{which}", interval_s=3600)
@@ -401,24 +412,27 @@ class RootMachine(RuleBasedStateMachine):
         fresh = Root.open(self.at(self.store))
         assert [v.number for v in fresh.versions()] == sorted(alive)
 
-    @rule(damage=st.sampled_from(["missing", "garbage", "other root", "ahead", "behind"]))
+    @precondition(lambda self: self.oracle.raw("head.json"))
+    @rule(damage=st.sampled_from(["missing", "garbage", "other root", "ahead", "behind", "cut"]))
     def damage_head(self, damage: str) -> None:
-        head = json.loads(self.oracle.raw("head.json") or b"{}")
-        match damage:
-            case "missing":
-                self.store.delete("root/head.json")
-                return
-            case "garbage":
-                data = b'{"format":1,'
-            case "other root":
-                other = MemoryStore("other")
-                Root.create(self.at(other)).begin_session("x", interval_s=3600).close()
-                data = bytes(other.read("root/head.json", 0, 1000).data)
-            case "ahead":
-                data = json.dumps(head | {"number": 10**6}).encode()
-            case _:
-                data = json.dumps(head | {"number": 1}).encode()
-        self.store.write("root/head.json", memoryview(data))
+        log = self.oracle.log()
+        root = json.loads(self.oracle.raw("wstore.json") or b"")["root"]
+        number = {"ahead": 10**6, "behind": len(log) // 2 or 1}.get(damage, len(log))
+        record = self.oracle.raw(f"log/{number:012d}.json") or b""
+        fields = {
+            "document": "head",
+            "format": 1,
+            "root": "0" * 32 if damage == "other root" else root,
+            "number": number,
+            "hash": xxhash.xxh3_128_hexdigest(record),
+        }
+        body = json.dumps(fields, separators=(",", ":")).encode()
+        data = body[:-1] + f',"check":"{xxhash.xxh3_128_hexdigest(body)}"}}'.encode()
+        if damage == "missing":
+            self.store.delete("root/head.json")
+        else:
+            cut = {"garbage": 0, "cut": len(data) // 2}.get(damage, len(data))
+            self.store.write("root/head.json", memoryview(data[:cut] or b"\xff garbage"))
 
     # Collecting
 
@@ -426,7 +440,7 @@ class RootMachine(RuleBasedStateMachine):
     def gc(self, keep: int, every: int | None, trouble: Trouble) -> None:
         store = TroubledStore(self.store, self.late)
         root = Root.open(self.at(store))
-        store.trouble = trouble
+        store.trouble = replace(trouble)
         try:
             collect(root, Retention(keep, every), pause=self.renew_leases)
         except (Crash, WStoreError):
@@ -480,8 +494,6 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def run_machine(examples: int, steps: int) -> None:
-    from hypothesis.stateful import run_state_machine_as_test
-
     run_state_machine_as_test(
         RootMachine,
         settings=settings(

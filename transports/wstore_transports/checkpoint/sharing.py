@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 LIVE_SHARE = 0.5
 """A file is shared when at least this part of its bytes is unchanged."""
 
+SMALL_OBJECT = 1 << 20
+"""Files up to this size are shared as long as anything in them is: keeping one costs next to nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shared:
@@ -73,7 +76,11 @@ def plan_sharing(pieces: Sequence[Piece], base: Manifest | None) -> SharingPlan:
     for shared in same:
         for block in shared.blocks:
             live[block.object] += block.nbytes
-    kept = {i for i, nbytes in live.items() if nbytes >= LIVE_SHARE * base.objects[i].size}
+    kept = {
+        index
+        for index, nbytes in live.items()
+        if (size := base.objects[index].size) <= SMALL_OBJECT or nbytes >= LIVE_SHARE * size
+    }
     keeps = [all(block.object in kept for block in shared.blocks) for shared in same]
     return SharingPlan(
         tuple(shared for shared, keep in zip(same, keeps, strict=True) if keep),

@@ -71,10 +71,15 @@ def target(buffer: memoryview | None, length: int) -> memoryview:
 
 def _receive(streamed: Streamed, got: Extent, buffer: memoryview | None, url: str) -> Read:
     view = target(buffer, got.length)
+    # Never read at the end of a body that is shorter than its range: urllib3 would take the connection
+    # for clean, and what the server sends after all would be the next reply's beginning.
+    end = got.length
+    if "content-length" in streamed.headers:
+        end = min(end, content_length(streamed.headers, url=url))
     filled = 0
     cause: ConnectionFailed | StoreTimeout | None = None
     try:
-        while filled < got.length and (chunk := streamed.read_some(got.length - filled)):
+        while filled < end and (chunk := streamed.read_some(end - filled)):
             view[filled : filled + len(chunk)] = chunk
             filled += len(chunk)
     except (ConnectionFailed, StoreTimeout) as error:

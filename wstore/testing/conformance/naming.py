@@ -55,15 +55,15 @@ SLASHES = ("a//b", "a/b", "a/./b", "a/../b", "./c", "../c", "d/", "d", "d//", "/
 
 def check_odd_names(place: StoreUnderTest) -> None:
     """Every odd character survives: written, read, seen raw, listed, deleted under the same string."""
-    store = place.open()
-    for name in ODD:
+    store, odd = place.open(), _odd(place)
+    for name in odd:
         key, data = place.key(name), name.encode()
         store.write(key, view(data))
         assert place.raw_get(key) == data, name
         assert contents(store, key) == data, name
-    wanted = sorted(ODD, key=str.encode)
+    wanted = sorted(odd, key=str.encode)
     assert names(store.list(place.prefix, recursive=True), place.prefix) == wanted
-    for name in ODD:
+    for name in odd:
         store.delete(place.key(name))
     assert list(store.list(place.prefix, recursive=True)) == []
 
@@ -71,12 +71,12 @@ def check_odd_names(place: StoreUnderTest) -> None:
 def check_odd_names_of_others(place: StoreUnderTest) -> None:
     """Objects with odd names that other programs made are listed and read."""
     store = place.open()
-    for name in ODD:
+    for name in _odd(place):
         place.raw_put(place.key(name), name.encode())
     for entry in store.list(place.prefix, recursive=True):
         assert contents(store, entry.key) == entry.key.removeprefix(place.prefix).encode()
     found = names(store.list(place.prefix, recursive=True), place.prefix)
-    assert found == sorted(ODD, key=str.encode)
+    assert found == sorted(_odd(place), key=str.encode)
 
 
 def check_twins_are_two(place: StoreUnderTest) -> None:
@@ -165,6 +165,10 @@ def check_slashes_and_dots(place: StoreUnderTest) -> None:
     for entry in listed:
         store.delete(entry.key)
     assert list(store.list(place.prefix, recursive=True)) == []
+
+
+def _odd(place: StoreUnderTest) -> list[str]:
+    return [name for name in ODD if not set(name) & set(place.mangled)]
 
 
 def _refused_or_same(place: StoreUnderTest, name: str) -> None:

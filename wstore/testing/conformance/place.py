@@ -34,6 +34,8 @@ class StoreUnderTest:
             paths of files, on POSIX and on servers that keep objects as files.
         many: how many keys make more than one page of a listing, or fewer on a slow server.
         rounds: how often races are repeated.
+        mangled: characters that the server, not the store, cannot keep in a key; the suite names no
+            object with them. Empty for a place that is to be trusted.
         tells_age: the place knows when an upload began (moto gives a constant).
         processes: `open` pickles and another process that unpickles it reaches the same place.
     """
@@ -45,6 +47,7 @@ class StoreUnderTest:
     flat: bool = True
     many: int = 1_001
     rounds: int = 3
+    mangled: str = ""
     tells_age: bool = True
     processes: bool = False
 

@@ -1,0 +1,119 @@
+"""Paths bound to their store: what is there, listing, globbing, removing. `StoragePath` adds the bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from wstore import tree
+from wstore.errors import IsADirectory, NotFound
+from wstore.pure_path import PureStoragePath
+from wstore.stores import registry
+
+if TYPE_CHECKING:
+    import os
+    import threading
+    from collections.abc import Callable, Iterator
+    from typing import Self
+
+    from wstore.stores.base import ObjectInfo, Store
+
+T = TypeVar("T")
+
+
+class TreePath(PureStoragePath):
+    """The part of `StoragePath` that looks at and changes the tree of names."""
+
+    __slots__ = ()
+
+    def __init__(self, url: str | os.PathLike[str], *, store: Store | None = None) -> None:
+        super().__init__(url, store=store)
+        if self._store is None:
+            registry.check_scheme(self.scheme)
+
+    @property
+    def store(self) -> Store:
+        """The store behind this path: the injected one, or the process's own for this root and
+        environment (shared, retrying)."""
+        return self._store if self._store is not None else registry.open_store(self._location)
+
+    # What is there
+
+    def exists(self, *, cancel: threading.Event | None = None) -> bool:
+        """Whether there is an object, a directory or a prefix. One request for an object, two else.
+        Nothing is cached. A missing bucket is False; a refusal raises."""
+        return tree.kind(self.store, self.key) is not None
+
+    def is_file(self) -> bool:
+        """Whether there is an object under exactly this key (also when it is a prefix too)."""
+        return tree.kind(self.store, self.key) is tree.Kind.FILE
+
+    def is_dir(self) -> bool:
+        """Whether this is a directory, or a prefix of at least one object's key; a bucket's root is."""
+        return tree.is_dir(self.store, self.key)
+
+    def stat(self) -> ObjectInfo:
+        """Size, last change and tag of the object. Raises NotFound, IsADirectory."""
+        return self._on_object(lambda store: store.stat(self.key))
+
+    def iterdir(self) -> Iterator[Self]:
+        """The direct children, files and directories, each once, sorted by key.
+
+        Raises at the call: NotFound where there is no such directory, NotADirectory for a file.
+        """
+        return map(self._with_key, tree.children(self.store, self.key))
+
+    def glob(self, pattern: str) -> Iterator[Self]:
+        """All that matches below this path, as pathlib's: "step_*/manifest.json", "**/*.json".
+
+        Hidden names match "*" too; a trailing "/" means directories only; a trailing "**" gives files and
+        directories. Only prefixes that can match are listed. Each match once; nothing for a missing path.
+        """
+        return map(self._with_key, tree.find(self.store, self.key, pattern))
+
+    def rglob(self, pattern: str) -> Iterator[Self]:
+        """`glob("**/" + pattern)`: the matches at any depth."""
+        return self.glob(f"**/{pattern}")
+
+    # Making and removing
+
+    def mkdir(self, *, parents: bool = False, exist_ok: bool = False) -> None:
+        """Make the directory where directories exist by themselves; nothing happens on object stores.
+
+        Raises: AlreadyExists, NotFound (a missing parent), NotADirectory, AccessDenied.
+        """
+        tree.mkdir(self.store, self.key, parents=parents, exist_ok=exist_ok)
+
+    def remove(self, missing_ok: bool = False) -> None:
+        """Remove the object. Raises NotFound unless `missing_ok`, IsADirectory for a directory or prefix."""
+        self._on_object(lambda store: tree.remove(store, self.key, missing_ok=missing_ok))
+
+    def remove_tree(
+        self, *, missing_ok: bool = False, cancel: threading.Event | None = None
+    ) -> int:
+        """Remove all below this directory or prefix, and on file systems the directories; not atomic.
+
+        Symbolic links are removed, not followed. What killed writers left below goes too where
+        directories exist. Returns how many objects were removed.
+
+        Raises:
+            NotFound: nothing there, unless `missing_ok`. NotADirectory: this is a file.
+            InvalidArgument: the root of the local file system.
+        """
+        return tree.remove_tree(self.store, self.key, missing_ok=missing_ok, cancel=cancel)
+
+    @property
+    def _probed(self) -> Store:
+        """Without retries: a wait has its own patience."""
+        return self._store if self._store is not None else registry.bare_store(self._location)
+
+    def _on_object(self, call: Callable[[Store], T]) -> T:
+        """Run a call that needs an object; only its NotFound costs the look for a prefix."""
+        store = self.store
+        try:
+            return call(store)
+        except NotFound as error:
+            if tree.kind(store, self.key) is tree.Kind.DIRECTORY:
+                raise IsADirectory(
+                    "is a directory or prefix, not an object", url=self.url
+                ) from error
+            raise
