@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Buffer
 
-    ReadableBuffer: TypeAlias = Buffer | torch.Tensor
-    WritableBuffer: TypeAlias = Buffer | torch.Tensor
     AnyArray: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
+    ReadableBuffer: TypeAlias = Buffer | torch.Tensor | AnyArray
+    WritableBuffer: TypeAlias = ReadableBuffer
 
 
 def writable_bytes(buffer: WritableBuffer) -> memoryview:

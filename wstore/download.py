@@ -133,10 +133,9 @@ def read_range(
     total = max(0, min(length, source.info.size - offset))
     if len(first.data) == total:
         return _as_bytes(first.data)
-    # The buffer of a BytesIO becomes a bytes object without a copy.
-    memory = io.BytesIO()
-    memory.seek(total - 1)
-    memory.write(b"\0")
+    # A BytesIO takes over the (not yet touched) bytes object, lends it as a buffer, and gives it back,
+    # all without a copy.
+    memory = io.BytesIO(bytes(total))
     with memory.getbuffer() as view:
         start = len(first.data)
         view[:start] = first.data

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from importlib.metadata import EntryPoint, EntryPoints
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +13,9 @@ from wstore.stores import registry
 from wstore.stores.memory import MemoryStore
 from wstore.stores.registry import Scheme
 from wstore.stores.wrap import Limit, Retry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SETTING = "WSTORE_TEST_SETTING"
 plugin = Scheme(MemoryStore, configuration=lambda: os.environ.get(SETTING))
@@ -52,6 +56,26 @@ def test_an_added_scheme_is_wrapped_and_follows_its_configuration(
     assert path.store is not store
     monkeypatch.delenv(SETTING)
     assert path.store is store
+
+
+def test_a_configuration_is_read_again_only_when_its_variables_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads: list[str | None] = []
+
+    def read(environment: Mapping[str, str]) -> str | None:
+        reads.append(environment.get(SETTING))
+        return reads[-1]
+
+    remembered = registry.Remembered(read)
+    assert (remembered(), remembered()) == (None, None)
+    monkeypatch.setenv(SETTING, "a")
+    assert (remembered(), remembered()) == ("a", "a")
+    monkeypatch.setenv("WSTORE_TEST_UNRELATED", "x")
+    assert remembered() == "a"
+    monkeypatch.delenv(SETTING)
+    assert remembered() is None
+    assert reads == [None, "a", None]
 
 
 def test_two_providers_of_one_scheme_are_an_error(entry_points: list[EntryPoint]) -> None:

@@ -137,32 +137,23 @@ def test_refused_with_the_tensors_name(case: str) -> None:
         assert "'layer.0.weight'" in str(caught.value)
 
 
-class Wrapper(torch.Tensor):
+def _no_operation(*_: object) -> None:
+    raise AssertionError("no operator may run on it")
+
+
+def wrapper(name: str, **attributes: object) -> torch.Tensor:
     """A tensor whose values are elsewhere, as DTensor, FakeTensor and torchao's quantised ones are."""
-
-    @staticmethod
-    def __new__(cls) -> Wrapper:
-        made = torch.Tensor._make_wrapper_subclass(cls, (2,))
-        assert isinstance(made, Wrapper)
-        return made
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise AssertionError("no operator may run on it")
-
-
-class Distributed(Wrapper):
-    placements = ()
-
-    def to_local(self) -> torch.Tensor:
-        return torch.zeros(1)
+    body = {"__torch_dispatch__": classmethod(_no_operation), **attributes}
+    made: object = torch.Tensor._make_wrapper_subclass(type(name, (torch.Tensor,), body), (2,))
+    assert isinstance(made, torch.Tensor)
+    return made
 
 
 def test_wrapper_tensors_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="'w' is a Wrapper"):
-        tensors.describe(Wrapper(), name="w")
+        tensors.describe(wrapper("Wrapper"), name="w")
     with pytest.raises(InvalidArgument, match=r"'w' is a DTensor: hand in .*to_local"):
-        tensors.describe(Distributed(), name="w")
+        tensors.describe(wrapper("D", placements=(), to_local=_no_operation), name="w")
 
 
 def test_aliases() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import stat
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from wstore import errors
@@ -88,31 +89,29 @@ class OsErrors:
         return _KINDS.get(code, errors.StoreError)(message, url=self._url)
 
 
-def tag_of(status: os.stat_result) -> str:
-    """The tag of a file's content: inode, time of the last change in nanoseconds, size.
+def info_of(status: os.stat_result) -> ObjectInfo:
+    """Describe a regular file. The tag is inode, time of the last change in nanoseconds, and size.
 
     Not the ctime: making a second hard link, chmod and rename change it, and they leave the content.
     Not the device: its number differs between the hosts of one network file system.
     """
-    return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
+    return _describe(status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(
+    1024
+)  # the reads of one file ask again and again, each after its copy emptied the CPU's cache
+def _describe(inode: int, modified_ns: int, size: int) -> ObjectInfo:
+    try:
+        modified = datetime.fromtimestamp(modified_ns / 1e9, UTC)
+    except (OverflowError, ValueError, OSError):
+        modified = _EPOCH  # a foreign file may claim any time; the tag keeps the true one
+    return ObjectInfo(size, modified, f"{inode:x}-{modified_ns:x}-{size:x}")
 
 
 def same_content(before: os.stat_result, after: os.stat_result) -> bool:
     """Whether two looks at one open file would give the same tag."""
     return before.st_mtime_ns == after.st_mtime_ns and before.st_size == after.st_size
-
-
-def info_of(status: os.stat_result) -> ObjectInfo:
-    """Describe a regular file."""
-    try:
-        modified = datetime.fromtimestamp(status.st_mtime, UTC)
-    except (
-        OverflowError,
-        ValueError,
-        OSError,
-    ):  # a foreign file may claim any time; the tag keeps the true one
-        modified = _EPOCH
-    return ObjectInfo(status.st_size, modified, tag_of(status))
 
 
 def require_file(status: os.stat_result, url: str) -> None:

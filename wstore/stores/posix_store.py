@@ -27,14 +27,14 @@ from __future__ import annotations
 import errno
 import os
 import stat as modes
-import sys
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
 from wstore import errors
 from wstore.stores.base import Capabilities, Expect, MiB, ObjectInfo, PieceLimits, Read
 from wstore.stores.mounts import on_network, refresh_directory
 from wstore.stores.posix_copy import copy_content
-from wstore.stores.posix_errors import OsErrors, info_of, require_file, same_content, tag_of
+from wstore.stores.posix_errors import OsErrors, info_of, require_file, same_content
 from wstore.stores.posix_listing import list_directory, remove_old_temps
 from wstore.stores.posix_temp import TempFile, is_temp_name, make_directories, sync_directory
 from wstore.stores.posix_upload import PosixUpload
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 F = TypeVar("F")
 T = TypeVar("T")
 
-_ENCODING = sys.getfilesystemencoding()  # what os.fsencode uses, without its checks of the type
-_ENCODE_ERRORS = sys.getfilesystemencodeerrors()
 # O_NONBLOCK: opening a FIFO without a writer returns (and is then refused) instead of hanging.
 _OPEN_TO_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 
@@ -114,7 +112,8 @@ class PosixStore:
             try:
                 before = os.fstat(fd)
                 require_file(before, url)
-                if tag is not None and tag != tag_of(before):
+                info = info_of(before)
+                if tag is not None and tag != info.tag:
                     raise errors.ObjectChanged("the file was replaced or changed", url=url)
                 wanted = max(0, min(length, before.st_size - offset))
                 if buffer is None:
@@ -125,7 +124,7 @@ class PosixStore:
                     raise errors.ObjectChanged("the file changed while it was read", url=url)
             finally:
                 os.close(fd)
-        return Read(data, info_of(before))
+        return Read(data, info)
 
     def write(
         self,
@@ -283,30 +282,37 @@ class PosixStore:
         """The URL and the path of a key.
 
         Raises:
-            InvalidPath: a ".." segment (it could leave the root), a NUL, an empty last segment, a
-                surrogate that no file name has, or (to write) a name reserved for unfinished writes.
+            InvalidPath: no file can have this name; or (to write) it is reserved for unfinished writes.
             IsADirectory: the root, where `root` does not allow it.
         """
-        url = f"{self._url}/{key}"
-        name = _encode(key, url)
-        if b".." in name and b".." in name.split(b"/"):
-            raise errors.InvalidPath('".." is not allowed in a path', url=url)
-        if b"\0" in name:
-            raise errors.InvalidPath("a path cannot contain a NUL character", url=url)
-        if not name.strip(b"/"):
-            if not root:
-                raise errors.IsADirectory("this is the root, not a file", url=url)
-            return url, self._root
-        if name.endswith(b"/"):
-            raise errors.InvalidPath('the name of a file cannot end with "/"', url=url)
-        if write and is_temp_name(os.path.basename(name)):
+        url, path = _locate(self._url, self._root, key)
+        if path == self._root and not root:
+            raise errors.IsADirectory("this is the root, not a file", url=url)
+        if write and is_temp_name(os.path.basename(path)):
             raise errors.InvalidPath("this name is reserved for unfinished writes", url=url)
-        return url, self._root + name
+        return url, path
+
+
+@lru_cache(1024)  # as in posix_errors: many reads of one key
+def _locate(root_url: str, root: bytes, key: str) -> tuple[str, bytes]:
+    """Refuses "..", which could leave the root, NUL, a last segment that is empty, and surrogates that
+    no file name has."""
+    url = f"{root_url}/{key}"
+    name = _encode(key, url)
+    if b".." in name.split(b"/"):
+        raise errors.InvalidPath('".." is not allowed in a path', url=url)
+    if b"\0" in name:
+        raise errors.InvalidPath("a path cannot contain a NUL character", url=url)
+    if not name.strip(b"/"):
+        return url, root
+    if name.endswith(b"/"):
+        raise errors.InvalidPath('the name of a file cannot end with "/"', url=url)
+    return url, root + name
 
 
 def _encode(key: str, url: str) -> bytes:
     try:
-        return key.encode(_ENCODING, _ENCODE_ERRORS)
+        return os.fsencode(key)
     except UnicodeEncodeError as error:
         shown = url.encode("utf-8", "backslashreplace").decode()
         raise errors.InvalidPath("not encodable as a file name", url=shown) from error

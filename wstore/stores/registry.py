@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 from wstore.errors import InvalidPath
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Iterator
 
     from wstore.stores.base import Store
     from wstore.urls import Location
@@ -56,6 +57,41 @@ class Scheme:
     remote: bool = True
 
 
+class Remembered:
+    """What `read` makes of the environment; called again only when a variable that it had looked at has
+    another value. Reading a whole configuration costs more than a small local request."""
+
+    def __init__(self, read: Callable[[Mapping[str, str]], Hashable]) -> None:
+        self._read = read
+        self._last: tuple[dict[str, str | None], Hashable] | None = None
+
+    def __call__(self) -> Hashable:
+        last = self._last
+        if last is not None and all(os.environ.get(name) == was for name, was in last[0].items()):
+            return last[1]
+        seen = _Seen()
+        value = self._read(seen)
+        self._last = (seen.values_seen, value)
+        return value
+
+
+class _Seen(Mapping[str, str]):
+    """The environment, noting which variables are asked for."""
+
+    def __init__(self) -> None:
+        self.values_seen: dict[str, str | None] = {}
+
+    def __getitem__(self, name: str) -> str:
+        self.values_seen[name] = os.environ.get(name)
+        return os.environ[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(os.environ)
+
+    def __len__(self) -> int:
+        return len(os.environ)
+
+
 def _posix() -> Scheme:
     posix = import_module("wstore.stores.posix_store")
     return Scheme(lambda root: posix.PosixStore(), remote=False)
@@ -68,7 +104,7 @@ def _memory() -> Scheme:
 
 def _s3() -> Scheme:
     s3 = import_module("wstore.stores.s3")
-    return Scheme(s3.open_s3, s3.S3Config.from_environment)
+    return Scheme(s3.open_s3, Remembered(s3.S3Config.from_environment))
 
 
 _BUILT_IN: dict[str, Callable[[], Scheme]] = {"file": _posix, "memory": _memory, "s3": _s3}

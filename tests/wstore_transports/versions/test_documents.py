@@ -23,6 +23,7 @@ from wstore_transports.versions.documents import (
     Manifest,
     Marker,
     Open,
+    RankAbort,
     Session,
     Weights,
 )
@@ -72,7 +73,13 @@ def test_a_hand_edit_names_the_field() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("number", -1), ("number", "12"), ("number", 10**12), ("hash", "F" * 32), ("hash", "f" * 32 + "\n")],
+    [
+        ("number", -1),
+        ("number", "12"),
+        ("number", 10**12),
+        ("hash", "F" * 32),
+        ("hash", "f" * 32 + "\n"),
+    ],
 )
 def test_a_value_out_of_range_names_the_field(field: str, value: object) -> None:
     data = resealed(json.loads(seal(HEAD)) | {field: value})
@@ -133,6 +140,7 @@ KINDS: dict[str, type[Document]] = {
     "head": Head,
     "open": Open,
     "done": Done,
+    "rank-abort": RankAbort,
     "manifest": Manifest,
     "session": Session,
     "announcement": Announcement,

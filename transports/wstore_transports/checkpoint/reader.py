@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from wstore.errors import AccessDenied, InvalidArgument
@@ -187,44 +187,54 @@ class CheckpointReader:
                 cancel=cancel,
             )
 
-    @contextmanager
-    def _open(self, version: int | Version | None) -> Iterator[Snapshot]:
+    def _open(self, version: int | Version | None) -> AbstractContextManager[Snapshot]:
         """The version, leased while the context lasts."""
-        try:
-            root = self.root
-        except NotARoot:
-            foreign = open_foreign(self._path)
-            if foreign is None:
-                raise
-            if version is not None:
-                raise InvalidArgument(
-                    "a plain safetensors directory has no versions: pass None", url=self._path.url
-                ) from None
-            yield foreign
-            return
-        with _leased(root, self._reader, version) as found:
-            yield Snapshot(found.manifest(), root.path, found)
+        number = version if version is None or isinstance(version, int) else version.number
+        return leased_snapshot(self._path, number, root=self._root, reader=self._reader)
 
 
 @contextmanager
-def _leased(root: Root, reader: str | None, version: int | Version | None) -> Iterator[Version]:
+def leased_snapshot(
+    path: StoragePath,
+    number: int | None,
+    *,
+    root: Root | None = None,
+    reader: str | None = None,
+) -> Iterator[Snapshot]:
+    """A version of a root (None: the newest), leased while the context lasts; or a foreign directory.
+
+    Raises:
+        NotARoot: neither is here. NoVersion, VersionGone. InvalidArgument: a version of a foreign one.
+    """
+    try:
+        found = root or Root.open(path)
+    except NotARoot:
+        foreign = open_foreign(path)
+        if foreign is None:
+            raise
+        if number is not None:
+            raise InvalidArgument(
+                "a plain safetensors directory has no versions", url=path.url
+            ) from None
+        yield foreign
+        return
+    with _leased(found, reader, number) as version:
+        yield Snapshot(version.manifest(), found.path, version)
+
+
+@contextmanager
+def _leased(root: Root, reader: str | None, number: int | None) -> Iterator[Version]:
     """The version, under a lease that covered everything before the log was looked at."""
     try:
         lease = root.lease(reader)
     except AccessDenied as error:
         _log.warning("reading without a lease: %s", error)
-        yield _resolve(root, version)
+        yield root.latest() if number is None else root.version(number)
         return
     with lease:
-        found = _resolve(root, version)
+        found = root.latest() if number is None else root.version(number)
         lease.only(found.number)
         yield found
-
-
-def _resolve(root: Root, version: int | Version | None) -> Version:
-    if version is None:
-        return root.latest()
-    return root.version(version if isinstance(version, int) else version.number)
 
 
 def _targets(

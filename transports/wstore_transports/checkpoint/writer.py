@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from wstore.errors import InvalidArgument
 from wstore.path import StoragePath
+from wstore_codecs.digest import warm
 from wstore_transports.checkpoint.contribution import Contribution
 from wstore_transports.checkpoint.extra_files import FILE_KEY, check_file
 from wstore_transports.checkpoint.file_stream import FileStream
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from wstore_transports.checkpoint.pieces import Inventory, Piece, Shard, Tensors
     from wstore_transports.versions import Attempt, PublishSession, Version
     from wstore_transports.versions.documents import Manifest
+
+MANY_TENSORS = 5_000
+"""From here on loading the compiled digest pays even when every tensor is small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +146,10 @@ class CheckpointWriter:
         """
         started = time.monotonic()
         inventory = collect(tensors)
+        if not inventory.pieces and self._session.ranks == 1:
+            raise InvalidArgument("there are no tensors to write", url=self.root.path.url)
+        if len(inventory.pieces) >= MANY_TENSORS:
+            warm()
         extra = files or {}
         for name, data in extra.items():
             check_file(name, data)

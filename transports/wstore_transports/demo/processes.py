@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -33,7 +32,7 @@ class Child:
 
     def __init__(self, name: str, module: str, job: Job, environment: Mapping[str, str]) -> None:
         self.name = name
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, jobs.encode(job)],
             stdin=subprocess.PIPE,
@@ -62,10 +61,13 @@ class Child:
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else "it said nothing"
 
-    def end(self) -> None:
-        """Kill it if it still runs, and release what it held."""
+    def kill(self) -> None:
+        """End it now if it still runs."""
         self._process.kill()
         self._process.wait()
+
+    def close(self) -> None:
+        """Release what an ended process held."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
@@ -78,7 +80,8 @@ class Children:
     def __init__(self) -> None:
         self._children: list[Child] = []
         self._listeners: list[threading.Thread] = []
-        self._events: queue.SimpleQueue[tuple[Child, Event | Exception]] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[tuple[Child, Event | Exception | None]]
+        self._events = queue.SimpleQueue()
 
     def start(self, name: str, module: str, job: Job, environment: Mapping[str, str]) -> Child:
         """Start one more."""
@@ -90,7 +93,7 @@ class Children:
         return child
 
     def events(self, timeout_s: float) -> Iterator[tuple[Child, Event]]:
-        """What the children report, until all have finished.
+        """What the children report, until all have finished and ended.
 
         Raises:
             ChildFailed: one ended early; the message holds what it said last.
@@ -98,15 +101,16 @@ class Children:
         """
         running = len(self._children)
         while running:
-            deadline = time.monotonic() + timeout_s
             try:
-                child, event = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
+                child, event = self._events.get(timeout=timeout_s)
             except queue.Empty:
                 raise WaitTimeout(f"no process did anything for {timeout_s:g} seconds") from None
             if isinstance(event, Exception):
                 raise event
-            running -= isinstance(event, events.Finished)
-            yield child, event
+            if event is None:
+                running -= 1
+            else:
+                yield child, event
 
     def _listen(self, child: Child) -> None:
         finished = False
@@ -122,6 +126,8 @@ class Children:
         if not finished or status:
             text = f"the {child.name} ended with status {status}: {child.complaint()}"
             self._events.put((child, ChildFailed(text)))
+        else:
+            self._events.put((child, None))
 
     def __enter__(self) -> Self:
         return self
@@ -133,6 +139,8 @@ class Children:
         trace: TracebackType | None,
     ) -> None:
         for child in self._children:
-            child.end()
+            child.kill()
         for listener in self._listeners:
             listener.join()
+        for child in self._children:
+            child.close()

@@ -1,0 +1,217 @@
+"""Retention, leases and collections."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from wstore.errors import IntegrityError, InvalidArgument
+from wstore_transports.errors import VersionGone
+from wstore_transports.versions import Retention, Root, collect, plan_gc
+from wstore_transports.versions.documents import ObjectRef, Standing, Weights
+from wstore_transports.versions.retention import decide
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from wstore.stores.memory import MemoryStore
+    from wstore_transports.versions import Attempt, PublishSession, Version
+
+    Publish = Callable[[PublishSession, int], Version]
+    Write = Callable[[Attempt, int], None]
+
+
+def weights(number: int, base: int, anchors: int) -> Weights:
+    return Weights(
+        root="0" * 32,
+        number=number,
+        prev="0" * 32,
+        after=Standing(anchors=anchors),
+        run="run",
+        attempt="1.0123456789abcdef",
+        epoch=1,
+        step=0,
+        kind="delta" if base else "full",
+        base=base,
+        digest="0" * 32,
+        manifest=ObjectRef(name="data/m", size=1, hash="0" * 32),
+        nbytes=1,
+    )
+
+
+# Two anchors and the deltas that build on them: 2 <- 3 <- 4, 5 <- 6 <- 7.
+CHAIN = {
+    n: weights(n, base, anchors)
+    for n, base, anchors in [(2, 0, 1), (3, 2, 1), (4, 3, 1), (5, 0, 2), (6, 5, 2), (7, 6, 2)]
+}
+
+
+@pytest.mark.parametrize(
+    ("retention", "leased", "stays"),
+    [
+        (Retention(1), [], [5, 6, 7]),
+        (Retention(3), [], [5, 6, 7]),
+        (Retention(4), [], [2, 3, 4, 5, 6, 7]),
+        (Retention(1), [3], [2, 3, 5, 6, 7]),
+        (Retention(1), None, [2, 3, 4, 5, 6, 7]),
+        (Retention(1), [99], [5, 6, 7]),
+        (Retention(1, keep_every_anchor=2), [], [2, 5, 6, 7]),
+    ],
+)
+def test_what_stays(retention: Retention, leased: list[int] | None, stays: list[int]) -> None:
+    fates = decide(CHAIN, retention, leased)
+    assert [fate.number for fate in fates if fate.stays] == stays
+    assert all(fate.reason for fate in fates)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"keep_last": 0}, {"keep_every_anchor": 0}, {"keep_last": 2, "max_staleness": 8}],
+)
+def test_settings_that_cannot_work_are_refused(settings: dict[str, int]) -> None:
+    with pytest.raises(InvalidArgument):
+        Retention(**settings)
+
+
+def names(store: MemoryStore) -> set[str]:
+    return {entry.key for entry in store.list("root/data/", recursive=True)}
+
+
+def test_a_plan_writes_nothing_and_a_collection_does_it(
+    root: Root, store: MemoryStore, publish: Publish
+) -> None:
+    with root.begin_session("run") as session:
+        for step in range(5):
+            publish(session, step)
+    before = {entry.key for entry in store.list("root/", recursive=True)}
+    plan = plan_gc(root, Retention(2))
+    assert {entry.key for entry in store.list("root/", recursive=True)} == before
+    report = collect(root, Retention(2))
+    assert {going.name for going in plan.objects} == {going.name for going in report.deleted}
+    assert [v.number for v in root.versions()] == [5, 6]
+    assert len(names(store)) == 2 * 4
+    assert root.latest().manifest().tensors
+    with pytest.raises(VersionGone):
+        root.version(3)
+    again = collect(root, Retention(2))
+    assert (again.floor, again.deleted) == (None, ())
+
+
+def test_a_leased_version_stays_until_it_is_released(root: Root, publish: Publish) -> None:
+    with root.begin_session("run") as session:
+        for step in range(4):
+            publish(session, step)
+    with root.lease("engine", interval_s=0.01) as lease:
+        lease.only(2)
+        held = root.version(2)
+        collect(root, Retention(1))
+        assert held.manifest().tensors
+        assert [v.number for v in root.versions()] == [2, 5]
+    collect(root, Retention(1))
+    assert [v.number for v in root.versions()] == [5]
+    with pytest.raises(VersionGone):
+        held.manifest()
+
+
+def test_a_lease_taken_after_the_decision_still_protects(root: Root, publish: Publish) -> None:
+    """The reader saw the version before the floor, and its lease before the deletion."""
+    with root.begin_session("run") as session:
+        for step in range(3):
+            publish(session, step)
+    reader = Root.open(root.path)
+    held = reader.version(2)
+    with reader.lease("late", interval_s=0.01) as lease:
+        lease.only(2)
+        leases_at_start = collect(root, Retention(1), pause=lambda _: lease.only(2))
+        assert leases_at_start.floor is not None
+        assert held.manifest().tensors
+
+
+def test_a_dead_lease_does_not_hold_for_ever(root: Root, publish: Publish) -> None:
+    with root.begin_session("run") as session:
+        for step in range(3):
+            publish(session, step)
+    lease = root.lease("dead", interval_s=3600)
+    lease.only(2)
+    report = collect(root, Retention(1))
+    assert [v.number for v in root.versions()] == [4]
+    assert report.deleted
+    lease.release()
+
+
+def test_moving_to_a_version_that_is_gone(root: Root, publish: Publish) -> None:
+    with root.begin_session("run") as session, root.lease("engine", interval_s=3600) as lease:
+        for step in range(3):
+            publish(session, step)
+        lease.only(4)
+        collect(Root.open(root.path), Retention(1))
+        with pytest.raises(VersionGone):
+            lease.hold(2)
+        assert lease.versions == frozenset({4})
+
+
+def test_a_joiner_stops_a_collection_and_says_who(root: Root, publish: Publish) -> None:
+    with root.begin_session("run") as session:
+        for step in range(3):
+            publish(session, step)
+        session.open_attempt(9)
+        session.open_attempt(10)  # the one before is garbage now
+    with root.lease("joiner", interval_s=0.005):
+        report = collect(root, Retention(1))
+    assert report.joining == ("joiner",)
+    assert not report.deleted
+    assert len(root.versions()) == 3
+
+
+def test_attempts_are_swept_by_what_the_log_says(
+    root: Root, store: MemoryStore, publish: Publish, write: Write
+) -> None:
+    with root.begin_session("run") as session:
+        publish(session, 1)
+        dead = session.open_attempt(2)
+        write(dead, 2)
+        live = session.open_attempt(3)
+        write(live, 3)
+        collect(root, Retention(1))
+        left = {key.split("/")[3] for key in names(store)}
+        assert dead.directory.name not in left
+        assert live.directory.name in left
+        assert live.commit(timeout=5).manifest().tensors
+        last = session.open_attempt(4)
+    with Root.open(root.path).begin_session("run") as other:
+        publish(other, 5)
+        collect(root, Retention(1))
+    left = {key.split("/")[3] for key in names(store)}
+    assert last.directory.name not in left
+    assert len(left) == 1
+
+
+def test_foreign_names_are_never_touched(root: Root, store: MemoryStore, publish: Publish) -> None:
+    foreign = ["root/data/notes.txt", "root/data/run/keep/x", "root/model.safetensors", "other/x"]
+    for key in foreign:
+        store.write(key, memoryview(b"mine"))
+    with root.begin_session("run") as session:
+        for step in range(3):
+            publish(session, step)
+    collect(root, Retention(1))
+    assert all(store.stat(key).size == 4 for key in foreign)
+
+
+def test_nothing_is_deleted_without_the_marker_or_a_manifest(
+    root: Root, store: MemoryStore, publish: Publish
+) -> None:
+    with root.begin_session("run") as session:
+        for step in range(3):
+            publish(session, step)
+    before = names(store)
+    kept = root.latest().record.manifest.name
+    manifest = bytes(store.read(f"root/{kept}", 0, 1 << 20).data)
+    store.delete(f"root/{kept}")
+    with pytest.raises(IntegrityError, match="missing"):
+        collect(root, Retention(1))
+    store.write(f"root/{kept}", memoryview(manifest))
+    store.delete("root/wstore.json")
+    with pytest.raises(IntegrityError, match="marker"):
+        collect(root, Retention(1))
+    assert names(store) == before

@@ -1,0 +1,195 @@
+"""The commands on roots and safetensors files: inspect, verify, gc."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wstore.cli_output import Bar, human_size, print_json, printable
+from wstore.errors import InvalidArgument
+from wstore.path import StoragePath
+
+if TYPE_CHECKING:
+    from wstore.cli_output import Json
+    from wstore_transports.checkpoint.snapshot import Snapshot
+    from wstore_transports.versions import GcPlan, Version
+
+Url = Annotated[
+    str,
+    typer.Argument(
+        metavar="URL", help="A root, a version URL@N, or a safetensors file or directory."
+    ),
+]
+RootUrl = Annotated[str, typer.Argument(metavar="URL", help="A root.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output, sizes in bytes.")]
+
+
+def inspect(url: Url, as_json: AsJson = False) -> None:
+    """Show what a root, a version or a safetensors file or directory holds. Reads no tensor."""
+    from wstore_transports.checkpoint.reader import leased_snapshot
+    from wstore_transports.errors import NotARoot
+    from wstore_transports.versions import Root
+
+    place, number = split_version(url)
+    try:
+        root = Root.open(place)
+    except NotARoot:
+        root = None
+    if root is not None and number is None:
+        _show_root(root.path.url, root.versions(), as_json)
+        return
+    with leased_snapshot(place, number, root=root) as snapshot:
+        _show_snapshot(url, snapshot, as_json)
+
+
+def verify(
+    url: Url,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Also check the digests of the tensors' values.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Read everything that a version (default: the newest) names, and check every hash.
+
+    Exit status 1, naming the object, when something is missing, cut or changed.
+    """
+    from wstore_transports.checkpoint.reader import leased_snapshot
+    from wstore_transports.checkpoint.verify import verify_snapshot
+
+    place, number = split_version(url)
+    with leased_snapshot(place, number) as snapshot, Bar("verifying") as bar:
+        report = verify_snapshot(snapshot, deep=deep, progress=bar.at)
+    for problem in report.problems:
+        print(f"wstore: {printable(problem)}", file=sys.stderr)
+    if as_json:
+        problems: list[Json] = list(report.problems)
+        print_json(
+            {
+                "url": url,
+                "ok": not problems,
+                "objects": report.objects,
+                "bytes": report.nbytes,
+                "tensors": report.tensors,
+                "problems": problems,
+            }
+        )
+    elif not report.problems:
+        what = f"{report.objects} objects, {report.tensors} tensors, {human_size(report.nbytes)}"
+        print(f"{printable(url)}: {what}: {'intact' if report.proven else 'readable (no hashes)'}")
+    if report.problems:
+        raise typer.Exit(1)
+
+
+def gc(
+    url: RootUrl,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete it.")] = False,
+    keep: Annotated[int, typer.Option(min=1, help="How many of the newest versions stay.")] = 2,
+    as_json: AsJson = False,
+) -> None:
+    """Show which versions and objects would go, and why; with --yes delete them.
+
+    Versions that living readers lease stay. Deleting waits one lease period (a minute by default) first,
+    so that a reader that is just starting is seen.
+    """
+    from wstore_transports.versions import Retention, Root, collect, plan_gc
+
+    root = Root.open(StoragePath(url))
+    retention = Retention(keep_last=keep)
+    plan = plan_gc(root, retention)
+    if as_json:
+        print_json({"url": root.path.url, "deleted": yes, **_gc_fields(plan)})
+    else:
+        _show_gc(plan, yes)
+    if yes:
+        if not as_json:
+            print(f"waiting {root.lease_s:g} s for readers, then deleting", file=sys.stderr)
+        collect(root, retention)
+
+
+def split_version(url: str) -> tuple[StoragePath, int | None]:
+    """`URL@N` as place and number; the number is None without "@N".
+
+    Raises:
+        InvalidArgument: "@" with something else than a number at the end of the last segment.
+    """
+    head, at, tail = url.rpartition("@")
+    if not at or "/" in tail or not tail:
+        return StoragePath(url), None
+    if not tail.isascii() or not tail.isdigit():
+        raise InvalidArgument(f"{tail!r} is not a version number: give URL@N", url=url)
+    return StoragePath(head), int(tail)
+
+
+def _show_root(url: str, versions: list[Version], as_json: bool) -> None:
+    if as_json:
+        rows: list[Json] = [_version_fields(version) for version in versions]
+        print_json({"url": url, "versions": rows})
+        return
+    print(f"{printable(url)}: a root with {len(versions)} versions")
+    for version in versions:
+        size = human_size(version.record.nbytes)
+        base = f" on {version.base}" if version.base else ""
+        print(
+            f"  {version.number:>8}  step {version.step:<10} {version.kind}{base}  {size:>10}  "
+            f"run {printable(version.run)}  digest {version.digest}"
+        )
+
+
+def _version_fields(version: Version) -> dict[str, Json]:
+    return {
+        "version": version.number,
+        "step": version.step,
+        "run": version.run,
+        "kind": version.kind,
+        "base": version.base,
+        "bytes": version.record.nbytes,
+        "digest": version.digest,
+    }
+
+
+def _show_snapshot(url: str, snapshot: Snapshot, as_json: bool) -> None:
+    specs = snapshot.specs()
+    if as_json:
+        tensors: dict[str, Json] = {
+            name: {
+                "dtype": spec.dtype,
+                "shape": list(spec.shape),
+                "bytes": spec.nbytes,
+                "digest": spec.digest,
+                "tied_to": spec.tied_to,
+            }
+            for name, spec in specs.items()
+        }
+        version = None if snapshot.version is None else _version_fields(snapshot.version)
+        print_json({"url": url, "version": version, "tensors": tensors})
+        return
+    total = sum(spec.nbytes for spec in specs.values() if not spec.tied_to)
+    print(f"{printable(url)}: {len(specs)} tensors, {human_size(total)}")
+    for name, spec in specs.items():
+        tied = f"  = {printable(spec.tied_to)}" if spec.tied_to else ""
+        shape = "[" + ", ".join(map(str, spec.shape)) + "]"
+        size = human_size(spec.nbytes)
+        print(f"  {spec.dtype:<8} {shape:<20} {size:>10}  {spec.digest}  {printable(name)}{tied}")
+
+
+def _gc_fields(plan: GcPlan) -> dict[str, Json]:
+    versions: list[Json] = [
+        {"version": fate.number, "step": fate.step, "stays": fate.stays, "reason": fate.reason}
+        for fate in plan.versions
+    ]
+    objects: list[Json] = [
+        {"name": going.name, "size": going.size, "reason": going.reason} for going in plan.objects
+    ]
+    return {"bytes": plan.nbytes, "versions": versions, "objects": objects}
+
+
+def _show_gc(plan: GcPlan, yes: bool) -> None:
+    for fate in plan.versions:
+        verdict = "stays" if fate.stays else "goes"
+        print(f"version {fate.number} (step {fate.step}) {verdict}: {fate.reason}")
+    for going in plan.objects:
+        print(f"  {human_size(going.size):>10}  {printable(going.name)}: {going.reason}")
+    hint = "" if yes or not plan.objects else " (nothing was deleted; --yes does it)"
+    print(f"{len(plan.objects)} objects, {human_size(plan.nbytes)}{hint}")
