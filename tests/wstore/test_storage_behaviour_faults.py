@@ -29,28 +29,26 @@ PATIENT = RetryPolicy(deadline_s=60, first_pause_s=0.01, longest_pause_s=0.05)
 HASTY = RetryPolicy(deadline_s=0.5, first_pause_s=0.01, longest_pause_s=0.05)
 
 
-@pytest.fixture
-def bare(fault_server: FaultServer) -> Iterator[S3Store]:
-    environment = fault_server.endpoint.environment() | {"WSTORE_IDLE_TIMEOUT": "0.5"}
-    store = S3Store(fault_server.bucket, S3Config.from_environment(environment))
-    yield store
+def _opened(
+    server: FaultServer, idle_timeout_s: float, policy: RetryPolicy
+) -> Iterator[StoragePath]:
+    server.put("object", DATA)
+    environment = server.endpoint.environment() | {"WSTORE_IDLE_TIMEOUT": str(idle_timeout_s)}
+    store = S3Store(server.bucket, S3Config.from_environment(environment))
+    yield StoragePath(f"s3://{server.bucket}/object", store=Limit(Retry(store, policy), 32))
     store.close()
 
 
 @pytest.fixture
-def path(fault_server: FaultServer, bare: S3Store) -> StoragePath:
-    """`s3://bucket/object`, which holds DATA, by a client that retries for long."""
-    fault_server.put("object", DATA)
-    store = Limit(Retry(bare, PATIENT), 32)
-    return StoragePath(f"s3://{fault_server.bucket}/object", store=store)
+def path(fault_server: FaultServer) -> Iterator[StoragePath]:
+    """`s3://bucket/object`, which holds DATA, by a client that waits and retries for long."""
+    yield from _opened(fault_server, 30, PATIENT)
 
 
 @pytest.fixture
-def hasty(fault_server: FaultServer, bare: S3Store) -> StoragePath:
-    """The same by a client that gives up after half a second."""
-    fault_server.put("object", DATA)
-    store = Limit(Retry(bare, HASTY), 32)
-    return StoragePath(f"s3://{fault_server.bucket}/object", store=store)
+def hasty(fault_server: FaultServer) -> Iterator[StoragePath]:
+    """The same by a client that waits and retries for half a second."""
+    yield from _opened(fault_server, 0.5, HASTY)
 
 
 def test_t04_adjacent_ranges_are_capped_and_overlap(
@@ -97,9 +95,11 @@ def test_t10_cut_bodies_resume(fault_server: FaultServer, path: StoragePath, res
     gets = fault_server.requests("GET", "object")
     assert len(gets) == 3
     starts = [int(get.request.range.removeprefix("bytes=").partition("-")[0]) for get in gets]
+    # A reset may overtake bytes that the client had not yet taken; those are asked for again.
     assert starts[0] == 0
-    assert starts == sorted(set(starts))
-    assert all("if-match" in get.request.headers for get in gets[1:])
+    assert starts == (sorted(starts) if reset else sorted(set(starts)))
+    resumed = [get for get, start in zip(gets, starts, strict=True) if start]
+    assert all("if-match" in get.request.headers for get in resumed)
 
 
 @pytest.mark.parametrize("data", [None, DATA[::-1], b"short"])
@@ -120,10 +120,10 @@ def test_t13_silence(fault_server: FaultServer, hasty: StoragePath) -> None:
         hasty.read_range(0, len(DATA))
 
 
-def test_t13_slow_but_alive(fault_server: FaultServer, path: StoragePath) -> None:
+def test_t13_slow_but_alive(fault_server: FaultServer, hasty: StoragePath) -> None:
     """T13 (P4): a body that takes longer than the idle timeout, but moves, arrives in one request."""
     fault_server.script(faults.Trickle(len(DATA) // 10, 0.1), method="GET")
-    assert path.read_range(0, len(DATA)) == DATA
+    assert hasty.read_range(0, len(DATA)) == DATA
     assert len(fault_server.requests("GET", "object")) == 1
 
 

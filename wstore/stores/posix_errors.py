@@ -57,10 +57,7 @@ _ADVICE = {
 
 
 class OsErrors:
-    """Context manager that turns `OSError` into `wstore.errors` naming `url`; the cause is kept.
-
-    A class, not a generator: it wraps every read, where a microsecond counts.
-    """
+    """Context manager that turns `OSError` into `wstore.errors` naming `url`; the cause is kept."""
 
     __slots__ = ("_lookup", "_url")
 
@@ -79,14 +76,16 @@ class OsErrors:
         traceback: TracebackType | None,
     ) -> None:
         if isinstance(error, OSError) and not isinstance(error, errors.WStoreError):
-            raise self._translate(error) from error
+            raise translate(error, self._url, lookup=self._lookup) from error
 
-    def _translate(self, error: OSError) -> errors.WStoreError:
-        code = error.errno or 0
-        if self._lookup and code == errno.ENOTDIR:
-            code = errno.ENOENT
-        message = _ADVICE.get(code) or error.strerror or str(error)
-        return _KINDS.get(code, errors.StoreError)(message, url=self._url)
+
+def translate(error: OSError, url: str, *, lookup: bool = False) -> errors.WStoreError:
+    """What `error` means for `url`; see `OsErrors`."""
+    code = error.errno or 0
+    if lookup and code == errno.ENOTDIR:
+        code = errno.ENOENT
+    message = _ADVICE.get(code) or error.strerror or str(error)
+    return _KINDS.get(code, errors.StoreError)(message, url=url)
 
 
 def info_of(status: os.stat_result) -> ObjectInfo:

@@ -34,7 +34,7 @@ from wstore import errors
 from wstore.stores.base import Capabilities, Expect, MiB, ObjectInfo, PieceLimits, Read
 from wstore.stores.mounts import on_network, refresh_directory
 from wstore.stores.posix_copy import copy_content
-from wstore.stores.posix_errors import OsErrors, info_of, require_file, same_content
+from wstore.stores.posix_errors import OsErrors, info_of, require_file, same_content, translate
 from wstore.stores.posix_listing import list_directory, remove_old_temps
 from wstore.stores.posix_temp import TempFile, is_temp_name, make_directories, sync_directory
 from wstore.stores.posix_upload import PosixUpload
@@ -106,24 +106,33 @@ class PosixStore:
         Raises:
             ObjectChanged: another content than `tag`, or the file changed under this very read.
         """
-        url, path = self._locate(key)
-        with OsErrors(url, lookup=True):
-            fd = _look_twice(path, lambda: os.open(path, _OPEN_TO_READ))
-            try:
-                before = os.fstat(fd)
+        # Lean on purpose: after each copy of megabytes the CPU has to fetch this code anew.
+        url, path = _locate(self._url, self._root, key)
+        try:
+            fd = os.open(path, _OPEN_TO_READ)
+        except OSError as error:
+            with OsErrors(url, lookup=True):
+                fd = _look_again(error, path, lambda: os.open(path, _OPEN_TO_READ))
+        try:
+            before = os.fstat(fd)
+            if not modes.S_ISREG(before.st_mode):
                 require_file(before, url)
-                info = info_of(before)
-                if tag is not None and tag != info.tag:
-                    raise errors.ObjectChanged("the file was replaced or changed", url=url)
-                wanted = max(0, min(length, before.st_size - offset))
-                if buffer is None:
-                    data = _read_new(fd, offset, wanted)
-                else:
-                    data = _read_into(fd, offset, buffer[:wanted])
-                if len(data) < wanted or not same_content(before, os.fstat(fd)):
-                    raise errors.ObjectChanged("the file changed while it was read", url=url)
-            finally:
-                os.close(fd)
+            info = info_of(before)
+            if tag is not None and tag != info.tag:
+                raise errors.ObjectChanged("the file was replaced or changed", url=url)
+            wanted = max(0, min(length, before.st_size - offset))
+            if buffer is None:
+                data = _read_new(fd, offset, wanted)
+            else:
+                data = _read_into(fd, offset, buffer[:wanted])
+            if len(data) < wanted or not same_content(before, os.fstat(fd)):
+                raise errors.ObjectChanged("the file changed while it was read", url=url)
+        except errors.WStoreError:
+            raise
+        except OSError as error:
+            raise translate(error, url) from error
+        finally:
+            os.close(fd)
         return Read(data, info)
 
     def write(
@@ -322,14 +331,16 @@ def _look_twice(path: bytes, look: Callable[[], T]) -> T:
     """Look; on a network file system believe ENOENT or ESTALE only after a refresh of the parent."""
     try:
         return look()
-    except FileNotFoundError:
-        pass
     except OSError as error:
-        if error.errno != errno.ESTALE:
-            raise
+        return _look_again(error, path, look)
+
+
+def _look_again(error: OSError, path: bytes, look: Callable[[], T]) -> T:
+    """Look once more where the first answer may come from a cache; else raise it."""
     parent = os.path.dirname(path)
-    if on_network(parent):
-        refresh_directory(parent)
+    if error.errno not in (errno.ENOENT, errno.ESTALE) or not on_network(parent):
+        raise error
+    refresh_directory(parent)
     return look()
 
 

@@ -17,7 +17,6 @@ from wstore.errors import (
 )
 from wstore.path import StoragePath
 from wstore.stores.base import Capabilities
-from wstore.stores.memory import MemoryStore
 from wstore.stores.wrap.base import Call, Wrapper
 from wstore.stores.wrap.faults import Fault, Faults, lose_answer
 from wstore_transports.errors import NotARoot, NoVersion
@@ -29,6 +28,7 @@ from wstore_transports.versions.sealing import hash_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from wstore.stores.memory import MemoryStore
     from wstore_transports.versions import PublishSession, Version
 
     Publish = Callable[[PublishSession, int], Version]

@@ -29,7 +29,6 @@ from hypothesis.stateful import (
 
 from wstore.errors import ConnectionFailed, WStoreError
 from wstore.path import StoragePath
-from wstore.stores.base import ObjectInfo
 from wstore.stores.memory import MemoryStore
 from wstore.stores.wrap.base import Call, Wrapper
 from wstore_codecs.digest import digest_block
@@ -51,6 +50,8 @@ from wstore_transports.versions.sealing import hash_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from wstore.stores.base import ObjectInfo
 
 ROWS, COLUMNS = 4, 3
 Content = dict[str, np.ndarray]

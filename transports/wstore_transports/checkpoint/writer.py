@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from wstore_transports.versions import Attempt, PublishSession, Version
     from wstore_transports.versions.documents import Manifest
 
-MANY_TENSORS = 5_000
+MANY_TENSORS = 1_000
 """From here on loading the compiled digest pays even when every tensor is small."""
 
 
@@ -145,14 +145,14 @@ class CheckpointWriter:
             Whatever the store raises. In each case no version appears and the older ones are intact.
         """
         started = time.monotonic()
-        inventory = collect(tensors)
-        if not inventory.pieces and self._session.ranks == 1:
-            raise InvalidArgument("there are no tensors to write", url=self.root.path.url)
+        extra = files or {}
+        try:
+            inventory = self._collect(tensors, extra)
+        except Exception as error:
+            self._give_up(step, error)
+            raise
         if len(inventory.pieces) >= MANY_TENSORS:
             warm()
-        extra = files or {}
-        for name, data in extra.items():
-            check_file(name, data)
         with self._session.open_attempt(step, timeout=self._timeout_s) as attempt:
             given = Contribution(attempt)
             self._add_tensors(attempt, given, inventory, progress, cancel)
@@ -199,6 +199,28 @@ class CheckpointWriter:
                 self.end()
         finally:
             self.close()
+
+    def _collect(
+        self,
+        tensors: Tensors | Iterable[tuple[str, Array | Shard]],
+        files: Mapping[str, bytes],
+    ) -> Inventory:
+        inventory = collect(tensors)
+        if not inventory.pieces and self._session.ranks == 1:
+            raise InvalidArgument("there are no tensors to write", url=self.root.path.url)
+        for name, data in files.items():
+            check_file(name, data)
+        return inventory
+
+    def _give_up(self, step: int, error: Exception) -> None:
+        """Tell the other ranks, who would wait for this one until their timeout."""
+        if self._session.ranks == 1:
+            return
+        try:
+            attempt = self._session.open_attempt(step, timeout=self._timeout_s)
+            attempt.abort(f"rank {attempt.rank}: {error}")
+        except Exception as second:
+            error.add_note(f"and the other ranks could not be told: {second}")
 
     def _add_tensors(
         self,

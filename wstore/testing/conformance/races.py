@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
+import time
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
@@ -131,54 +132,55 @@ def check_count_by_replacing(place: StoreUnderTest) -> None:
 
 def check_readers_see_whole_objects(place: StoreUnderTest) -> None:
     """While a writer replaces an object again and again, every read is all old or all new."""
-    store, key = place.open(), place.key("whole")
     bodies = [bytes([number]) * (100_000 + 50_000 * number) for number in range(4)]
-    store.write(key, view(bodies[0]))
-    writing = threading.Event()
-    writing.set()
 
-    def write() -> None:
-        try:
-            for number in range(10 * place.rounds):
-                store.write(key, view(bodies[number % 4]))
-        finally:
-            writing.clear()
+    def read(key: str, reader: Store) -> None:
+        read = reader.read(key, 0, WHOLE)
+        assert bytes(read.data) in bodies, "half a write was read"
+        assert read.info.size == len(read.data)
 
-    def read() -> None:
-        reader = place.open()
-        while writing.is_set():
-            read = reader.read(key, 0, WHOLE)
-            assert bytes(read.data) in bodies, "half a write was read"
-            assert read.info.size == len(read.data)
-
-    succeed(together([write, read, read]))
+    _read_while_replaced(place, bodies, read)
 
 
 def check_pinned_reads_never_mix(place: StoreUnderTest) -> None:
     """Two halves read under one tag come from one content, or the second raises `ObjectChanged`."""
-    store, key = place.open(), place.key("halves")
     bodies = [bytes([number]) * 20_000 for number in range(4)]
+
+    def read(key: str, reader: Store) -> None:
+        first = reader.read(key, 0, 10_000)
+        time.sleep(0.001)  # lets the writer in, also where nothing else does
+        try:
+            second = reader.read(key, 10_000, 10_000, tag=first.info.tag)
+        except ObjectChanged:
+            return
+        assert bytes(first.data) + bytes(second.data) in bodies, "two contents were mixed"
+
+    _read_while_replaced(place, bodies, read)
+
+
+def _read_while_replaced(
+    place: StoreUnderTest, bodies: list[bytes], read: Callable[[str, Store], None]
+) -> None:
+    store, key = place.open(), place.key("replaced")
+    readers = [place.open() for _ in range(2)]
     store.write(key, view(bodies[0]))
-    writing = threading.Event()
-    writing.set()
+    reading = threading.Semaphore(0)
 
     def write() -> None:
+        ended, number = 0, 0
+        while ended < len(readers):
+            number += 1
+            store.write(key, view(bodies[number % len(bodies)]))
+            ended += reading.acquire(blocking=False)
+
+    def read_all(reader: Store) -> None:
         try:
-            for number in range(10 * place.rounds):
-                store.write(key, view(bodies[number % 4]))
+            for _ in range(10 * place.rounds):
+                read(key, reader)
         finally:
-            writing.clear()
+            reading.release()
 
-    def read() -> None:
-        while writing.is_set():
-            first = store.read(key, 0, 10_000)
-            try:
-                second = store.read(key, 10_000, 10_000, tag=first.info.tag)
-            except ObjectChanged:
-                continue
-            assert bytes(first.data) + bytes(second.data) in bodies, "two contents were mixed"
-
-    succeed(together([write, read]))
+    succeed(together([write, *(partial(read_all, reader) for reader in readers)]))
 
 
 def check_replaced_between_two_ranges(place: StoreUnderTest) -> None:

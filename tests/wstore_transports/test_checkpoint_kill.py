@@ -1,0 +1,95 @@
+"""Trainers that are killed while they publish: readers only ever see whole versions."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from wstore_transports.checkpoint import CheckpointReader, CheckpointWriter, weights_digest
+from wstore_transports.errors import NoVersion
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from wstore.testing.s3_requests import S3Endpoint
+
+PUBLISH = """
+import sys, numpy as np
+from wstore_transports.checkpoint import CheckpointWriter
+random = np.random.default_rng()
+writer = CheckpointWriter(sys.argv[1], max_file_bytes=1 << 20)
+print("ready", flush=True)
+step = 0
+while True:
+    step += 1
+    value = random.integers(1 << 30)
+    writer.write(step, {f"w{i}": np.full(300_000, value + i, np.int32) for i in range(4)})
+"""
+
+
+def _kill_writers(place: str, kills: int) -> None:
+    seed = 11
+    print("seed", seed)
+    chance = random.Random(seed)
+    reader = CheckpointReader(place)
+    seen = 0
+    for _ in range(kills):
+        process = subprocess.Popen(
+            [sys.executable, "-c", PUBLISH, place], stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            until = time.monotonic() + chance.uniform(0.1, 1.0)
+            while time.monotonic() < until:
+                seen = max(seen, _check_newest(reader, seen))
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+        seen = max(seen, _check_newest(reader, seen))
+    with CheckpointWriter(place) as writer:
+        report = writer.write(0, {"w0": np.zeros(3)})
+    assert CheckpointReader(place).latest().number == report.version > seen
+
+
+def _check_newest(reader: CheckpointReader, seen: int) -> int:
+    """Load the newest version, verified; its tensors belong together; versions only grow."""
+    try:
+        version = reader.latest()
+    except NoVersion:
+        return seen
+    weights = reader.load(version)
+    values = {int(array[0]) - int(name[1:]) for name, array in weights.items()}
+    assert len(weights) == 4
+    assert len(values) == 1
+    assert all((array == array[0]).all() for array in weights.values())
+    assert weights_digest(weights) == version.digest
+    assert version.number >= seen
+    return version.number
+
+
+def test_killed_writers_leave_whole_versions_only(tmp_path: Path) -> None:
+    _kill_writers(str(tmp_path / "root"), 3)
+
+
+@pytest.mark.long
+def test_100_killed_writers_on_posix(tmp_path: Path) -> None:
+    _kill_writers(str(tmp_path / "root"), 100)
+
+
+@pytest.mark.long
+def test_100_killed_writers_on_s3(
+    seaweed: S3Endpoint,
+    bucket: Callable[[S3Endpoint], str],
+    s3_environment: Callable[[S3Endpoint], None],
+) -> None:
+    s3_environment(seaweed)
+    _kill_writers(f"s3://{bucket(seaweed)}/killed", 100)

@@ -1,0 +1,123 @@
+"""inspect, verify and gc, as the command line runs them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from wstore.cli import main
+from wstore.path import StoragePath
+from wstore_transports.checkpoint import CheckpointReader, CheckpointWriter
+from wstore_transports.versions import Root
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A root with three versions of which the last shares a file with the second."""
+    place = tmp_path / "root"
+    Root.create(StoragePath(place), lease_s=0.1)
+    weights = {"a": np.arange(6.0).reshape(2, 3), "b": np.zeros(1000, np.int8)}
+    with CheckpointWriter(str(place), max_file_bytes=100) as writer:
+        writer.write(10, weights)
+        writer.write(20, {**weights, "a": weights["a"] + 1})
+        writer.write(30, {**weights, "a": weights["a"] + 2})
+    return place
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of one command line."""
+    code = main(words)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_inspect_a_root(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "inspect", str(root))
+    assert code == 0
+    assert "3 versions" in out
+    code, out, _ = run(capsys, "inspect", str(root), "--json")
+    versions = json.loads(out)["versions"]
+    assert [version["step"] for version in versions] == [10, 20, 30]
+
+
+def test_inspect_a_version(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    number = CheckpointReader(str(root)).versions()[1].number
+    code, out, _ = run(capsys, "inspect", f"{root}@{number}", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["version"]["step"] == 20
+    assert found["tensors"]["a"]["dtype"] == "F64"
+    assert found["tensors"]["a"]["shape"] == [2, 3]
+    code, out, _ = run(capsys, "inspect", f"{root}@{number}")
+    assert "[2, 3]" in out
+    code, _, err = run(capsys, "inspect", f"{root}@99")
+    assert code == 1
+    assert "99" in err
+    code, _, err = run(capsys, "inspect", f"{root}@x")
+    assert code == 2
+    assert len(err.splitlines()) == 1
+
+
+def test_inspect_a_file(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = next(iter(sorted(root.rglob("*.safetensors"))))
+    code, out, _ = run(capsys, "inspect", str(file))
+    assert code == 0
+    assert "1 tensors" in out
+
+
+def test_inspect_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "inspect", str(tmp_path / "absent"))
+    assert code != 0
+    assert "absent" in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("deep", [[], ["--deep"]])
+def test_verify(root: Path, capsys: pytest.CaptureFixture[str], deep: list[str]) -> None:
+    code, out, _ = run(capsys, "verify", str(root), *deep)
+    assert code == 0
+    assert "intact" in out
+    newest = CheckpointReader(str(root)).latest()
+    file = root / newest.manifest().objects[0].name
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.chmod(0o644)
+    file.write_bytes(data)
+    code, out, err = run(capsys, "verify", str(root), "--json", *deep)
+    assert code == 1
+    assert file.name in err
+    assert json.loads(out)["ok"] is False
+    file.unlink()
+    code, out, err = run(capsys, "verify", str(root), *deep)
+    assert code == 1
+    assert f"{file.name}: is missing" in err
+
+
+def test_gc_shows_first_and_deletes_when_told(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(root.rglob("*"))
+    code, out, _ = run(capsys, "gc", str(root), "--keep", "1")
+    assert code == 0
+    assert out.count("goes") == 2
+    assert "nothing was deleted" in out
+    assert sorted(root.rglob("*")) == before
+    code, out, _ = run(capsys, "gc", str(root), "--keep", "1", "--yes", "--json")
+    assert code == 0
+    assert json.loads(out)["deleted"] is True
+    assert [version.step for version in CheckpointReader(str(root)).versions()] == [30]
+    assert run(capsys, "verify", str(root), "--deep")[0] == 0
+
+
+def test_gc_refuses_what_is_no_root(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x").write_text("mine")
+    code, _, err = run(capsys, "gc", str(tmp_path), "--yes")
+    assert code != 0
+    assert "wstore.json" in err
+    assert (tmp_path / "x").exists()

@@ -1,0 +1,82 @@
+"""The demo, run for real: processes, publishing, comparison, and no process left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+from importlib import resources
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from wstore.cli import main
+from wstore_transports.demo.events import Loaded, Published
+from wstore_transports.demo.results import Results
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def children() -> set[int]:
+    """Pids of this process's living children."""
+    return {child.pid for child in psutil.Process(os.getpid()).children(recursive=True)}
+
+
+def test_train_publish_follow_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = children()
+    url = str(tmp_path / "root")
+    code = main(["demo", "--url", url, "--versions", "2", "--steps", "1", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert code == 0, found
+    assert found["ok"]
+    assert len(found["versions"]) == 2
+    for row in found["versions"]:
+        assert row["loss_equal"]
+        assert row["digest_equal"]
+        assert row["loss"] > 0
+        assert len(row["until_engine_s"]) == 2
+    assert found["versions"][0]["digest"] != found["versions"][1]["digest"]
+    assert children() <= before
+
+
+def test_a_real_file_without_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with resources.as_file(resources.files("fracast")) as package:
+        model = next(package.rglob("model.safetensors"))
+        words = ["--url", str(tmp_path / "root"), "--model", str(model), "--versions", "3"]
+        for _ in range(2):
+            code = main(["demo", *words, "--engines", "1"])
+            out = capsys.readouterr().out
+            assert code == 0
+            assert "3 versions" in out
+            assert "equal in all 2 processes" in out
+
+
+def test_a_process_that_fails_ends_the_demo(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = children()
+    words = ["--url", str(tmp_path / "root"), "--model", str(tmp_path / "absent.safetensors")]
+    code = main(["demo", *words])
+    err = capsys.readouterr().err
+    assert code == 1
+    assert "trainer" in err
+    assert "absent.safetensors" in err
+    assert children() <= before
+
+
+def test_differences_are_problems() -> None:
+    results = Results(engines=2, versions=2)
+    results.loaded(0, Loaded(3, 2.0, 0.5, "aa", 1.0))
+    results.published(Published(3, 10, 100, 50, 1.0, 1.5, "aa", 1.0))
+    (row,) = results.rows
+    assert row.publish_s == 0.5
+    assert row.until(0) == 1.0
+    assert row.until(1) is None
+    assert results.problems() == [
+        "1 of 2 versions were published",
+        "version 3: 1 of 2 engines had it",
+    ]
+    results.loaded(1, Loaded(3, 2.0, 0.5, "bb", 1.5))
+    assert "an engine's weights differ" in results.problems()[1]
+    assert "an engine's loss differs" in results.problems()[2]
