@@ -1,7 +1,8 @@
-"""Every Store runs the whole suite: POSIX, memory, S3 on two servers, each wrapper over memory."""
+"""Every Store runs the whole suite: POSIX, memory, S3 on three servers, each wrapper over memory."""
 
 from __future__ import annotations
 
+import threading
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -17,6 +18,7 @@ from wstore.stores.s3.config import S3Config
 from wstore.stores.s3.store import S3Store
 from wstore.stores.wrap import Faults, Latency, Limit, Retry, Trace
 from wstore.testing.conformance import CHECKS, StoreUnderTest
+from wstore.testing.fault_server import FaultServer
 from wstore.testing.s3_requests import S3Endpoint, get_object, put_object
 
 if TYPE_CHECKING:
@@ -103,11 +105,23 @@ class TestAllWrappers(Conformance):
         return _over_memory(lambda store: Limit(Retry(Faults(Latency(store))), 3))
 
 
+class TestS3AsAwsHasIt(Conformance):
+    """The fault server without a fault: AWS's answers where the other two servers differ."""
+
+    @pytest.fixture
+    def place(self) -> Iterator[StoreUnderTest]:
+        with (
+            FaultServer(min_piece=5 << 20) as server,
+            _s3(server.endpoint, server.bucket) as place,
+        ):
+            yield replace(place, raw_get=server.get, raw_put=server.put)
+
+
 class TestS3OnMoto(Conformance):
     @pytest.fixture
     def place(self, moto: S3Endpoint, bucket: MakeBucket) -> Iterator[StoreUnderTest]:
         with _s3(moto, bucket(moto)) as place:
-            yield replace(place, mangled="\n", tells_age=False)
+            yield replace(place, many=60, mangled="\n", tells_age=False)
 
 
 class TestS3OnSeaweed(Conformance):
@@ -154,5 +168,6 @@ def _file_get(key: str) -> bytes | None:
 def _file_put(key: str, data: bytes) -> None:
     path = Path("/") / key
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_name("put-by-others").write_bytes(data)
-    path.with_name("put-by-others").rename(path)
+    unfinished = path.with_name(f"put-by-others-{threading.get_ident()}")
+    unfinished.write_bytes(data)
+    unfinished.rename(path)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from wstore import AccessDenied, InvalidPath, StoragePath, WaitTimeout
+from wstore.testing.s3_requests import put_object
 from wstore.testing.servers import READER
 
 if TYPE_CHECKING:
@@ -90,6 +91,19 @@ def test_t47_trailing_slashes() -> None:
     assert (StoragePath("s3://bucket/k/") / "f").url == "s3://bucket/k/f"
     assert (StoragePath("s3://bucket/") / "k/").url == "s3://bucket/k"
     assert StoragePath("s3://bucket/k/") == StoragePath("s3://bucket/k")
+
+
+@pytest.mark.long
+def test_t48_pages(moto: S3Endpoint, s3_environment: UseEndpoint, bucket: MakeBucket) -> None:
+    """T48: 1,001 and 2,500 keys: each once, in order (1,001 also in the plain run: `TestS3AsAwsHasIt`)."""
+    s3_environment(moto)
+    name = bucket(moto)
+    wanted = [f"{number:06d}" for number in range(2_500)]
+    for size in (1_001, 2_500):
+        for key in wanted[0 if size == 1_001 else 1_001 : size]:
+            put_object(moto, name, f"many/{key}", b"")
+        folder = StoragePath(f"s3://{name}/many")
+        assert [path.name for path in folder.iterdir()] == wanted[:size]
 
 
 def test_t49_what_others_put_is_seen(base: StoragePath) -> None:

@@ -44,8 +44,8 @@ def _kill_writers(place: str, kills: int) -> None:
         process = subprocess.Popen(
             [sys.executable, "-c", PUBLISH, place], stdout=subprocess.PIPE, text=True
         )
+        assert process.stdout is not None
         try:
-            assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             until = time.monotonic() + chance.uniform(0.1, 1.0)
             while time.monotonic() < until:

@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import tracemalloc
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import ml_dtypes
@@ -25,6 +24,9 @@ from wstore_transports.errors import NotARoot, NoVersion, RunEnded, VersionGone
 from wstore_transports.versions import Retention, Root, collect
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     from wstore_codecs.tensors import Array
 
 _names = itertools.count()
@@ -36,7 +38,7 @@ def place() -> StoragePath:
     return StoragePath(f"memory://reading/{next(_names)}")
 
 
-def publish(place: StoragePath, *versions: dict[str, Array]) -> CheckpointReader:
+def publish(place: StoragePath, *versions: Mapping[str, Array]) -> CheckpointReader:
     """Write these versions, with their index as step, and open a reader."""
     with CheckpointWriter(place) as writer:
         for step, weights in enumerate(versions):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -13,13 +13,13 @@ from wstore_transports.checkpoint import CheckpointReader, CheckpointWriter, wei
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from transformers import PreTrainedModel
+    from transformers import LlamaForCausalLM
 
 # Importing parts of transformers and torch warns about their own deprecations.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
 
-def tiny_llama(*, tied: bool) -> PreTrainedModel:
+def tiny_llama(*, tied: bool) -> LlamaForCausalLM:
     """A real architecture, randomly initialised."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -33,7 +33,9 @@ def tiny_llama(*, tied: bool) -> PreTrainedModel:
         vocab_size=100,
         tie_word_embeddings=tied,
     )
-    return LlamaForCausalLM(config).to(torch.bfloat16)
+    model: LlamaForCausalLM = LlamaForCausalLM(config)
+    torch.nn.Module.to(model, torch.bfloat16)
+    return model
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -50,12 +52,13 @@ def test_from_pretrained_loads_a_download(tmp_path: Path, tied: bool, max_file_b
         {"lm_head.weight": "model.embed_tokens.weight"} if tied else {}
     )
     local = reader.download(None, tmp_path / "model", max_file_bytes=max_file_bytes)
-    loaded, info = type(model).from_pretrained(
-        local, dtype=torch.bfloat16, output_loading_info=True
-    )
+    both: Any = type(model).from_pretrained(local, dtype=torch.bfloat16, output_loading_info=True)
+    loaded, info = both
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
     assert weights_digest(loaded.state_dict()) == weights_digest(model.state_dict())
+    model.save_pretrained(tmp_path / "reference")
+    reference = type(model).from_pretrained(tmp_path / "reference", dtype=torch.bfloat16)
     tokens = torch.arange(10)[None]
     with torch.no_grad():
-        assert torch.equal(loaded(tokens).logits, model(tokens).logits)
+        assert torch.equal(loaded(tokens).logits, reference(tokens).logits)

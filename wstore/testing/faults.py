@@ -195,6 +195,19 @@ class Flip:
 
 
 @dataclass(frozen=True, slots=True)
+class FlipUpload:
+    """One bit of the request's body is wrong when it arrives: the lowest of byte `at`."""
+
+    at: int = 0
+
+    def play(self, exchange: Exchange) -> None:
+        exchange.receive()
+        data = bytearray(exchange.request.body)
+        data[self.at] ^= 1
+        send(exchange, exchange.store.handle(replace(exchange.request, body=bytes(data))))
+
+
+@dataclass(frozen=True, slots=True)
 class Hang:
     """`after` bytes of the body, then silence on an open connection. None: not even the headers."""
 

@@ -127,6 +127,7 @@ class Process:
 
     store: TroubledStore
     sessions: list[PublishSession] = field(default_factory=list)
+    pending: list[Attempt] = field(default_factory=list)
 
 
 @dataclass
@@ -281,7 +282,7 @@ class RootMachine(RuleBasedStateMachine):
     def start(self, values: list[int]) -> None:
         self.begin(0, Trouble())
         for value in values:
-            self.publish(0, (value, 1), True, Trouble(), None)
+            self.publish(0, (value, 1), True, Trouble(), None, False)
 
     @rule(which=st.integers(0, 1), trouble=TROUBLES)
     def begin(self, which: int, trouble: Trouble) -> None:
@@ -307,6 +308,7 @@ class RootMachine(RuleBasedStateMachine):
         share=st.booleans(),
         trouble=TROUBLES,
         give_up=st.sampled_from([None, None, None, 0, 1]),
+        wait=st.booleans(),
     )
     def publish(
         self,
@@ -315,6 +317,7 @@ class RootMachine(RuleBasedStateMachine):
         share: bool,
         trouble: Trouble,
         give_up: int | None,
+        wait: bool,
     ) -> None:
         process = self.processes[which]
         if not process.sessions:
@@ -324,30 +327,48 @@ class RootMachine(RuleBasedStateMachine):
             name: np.full((ROWS, COLUMNS), value, "<i4")
             for name, value in zip("ab", values, strict=True)
         }
-        attempts: list[Attempt] = []
-        try:
+        with self.judged(process):
+            process.pending = []
             for session in process.sessions:
                 attempt = session.open_attempt(1, timeout=0)
                 self.contents[attempt.opened.attempt] = content
-                attempts.append(attempt)
-            previous = self.previous(attempts[0]) if share else None
-            for attempt in reversed(attempts):
+                process.pending.append(attempt)
+            previous = self.previous(process.pending[0]) if share else None
+            for attempt in reversed(process.pending):
                 if attempt.rank == give_up:
                     attempt.abort("on purpose")
                 else:
                     write_rank(attempt, content, previous)
-            for attempt in attempts:
+            if not wait:
+                for attempt in process.pending:
+                    self.commit(attempt)
+        process.store.trouble = Trouble()
+
+    @precondition(lambda self: any(p.pending for p in self.processes))
+    @rule(which=st.integers(0, 1), trouble=TROUBLES)
+    def finish(self, which: int, trouble: Trouble) -> None:
+        """Commit what was written a while ago, or once more what may be committed already."""
+        process = self.processes[which]
+        process.store.trouble = replace(trouble)
+        with self.judged(process):
+            for attempt in process.pending:
                 self.commit(attempt)
+        process.store.trouble = Trouble()
+
+    @contextlib.contextmanager
+    def judged(self, process: Process) -> Iterator[None]:
+        """Take note of what the publisher is told."""
+        try:
+            yield
         except Crash:
             self.kill(process)
         except Fenced:
-            self.deny(attempts)
+            self.deny(process.pending)
             self.kill(process)
         except AttemptAborted:
-            self.deny(attempts)
+            self.deny(process.pending)
         except WStoreError:
             pass  # undecided: the session finds out with its next attempt
-        process.store.trouble = Trouble()
 
     def commit(self, attempt: Attempt) -> None:
         version = attempt.commit(timeout=0)
@@ -367,6 +388,7 @@ class RootMachine(RuleBasedStateMachine):
             if session._heartbeat is not None:
                 session._heartbeat.close()
         process.sessions = []
+        process.pending = []
 
     @precondition(lambda self: self.late)
     @rule()

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wstore.errors import InvalidArgument
+from wstore.errors import InvalidArgument, WStoreError
 from wstore.path import StoragePath
 from wstore_codecs.digest import warm
 from wstore_transports.checkpoint.contribution import Contribution
@@ -219,7 +219,7 @@ class CheckpointWriter:
         try:
             attempt = self._session.open_attempt(step, timeout=self._timeout_s)
             attempt.abort(f"rank {attempt.rank}: {error}")
-        except Exception as second:
+        except WStoreError as second:
             error.add_note(f"and the other ranks could not be told: {second}")
 
     def _add_tensors(

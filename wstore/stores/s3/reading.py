@@ -1,8 +1,8 @@
-"""Ranged reads over the wire client: for what the bulk client cannot do, or just failed to do."""
+"""Ranged reads in one GET, by the wire client or over a plain connection, checked against what was asked."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from wstore.errors import BodyCut, ConnectionFailed, ObjectChanged, StoreTimeout, Unavailable
 from wstore.stores.base import Read
@@ -10,11 +10,34 @@ from wstore.stores.s3.replies import Reply, content_length, described, extent
 from wstore.stores.s3.wire import Request
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+
     from wstore.stores.base import ObjectInfo
     from wstore.stores.s3.replies import Extent
-    from wstore.stores.s3.wire import Streamed, Wire
+    from wstore.stores.s3.wire import Wire
 
 _MAX_ERROR_BYTES = 64 << 10
+
+
+class Body(Protocol):
+    """A reply whose body is still to be read: `wire.Streamed` or `plain.PlainStream`."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+    def fill(self, view: memoryview) -> int: ...
+
+    def read_all(self, limit: int) -> bytes: ...
+
+
+class Opener(Protocol):
+    """Sends one request: `wire.Wire` or `plain.Plain`."""
+
+    def open(self, request: Request) -> AbstractContextManager[Body]: ...
 
 
 def head(wire: Wire, key: str) -> ObjectInfo:
@@ -33,14 +56,21 @@ def head(wire: Wire, key: str) -> ObjectInfo:
 
 
 def read_range(
-    wire: Wire, key: str, offset: int, length: int, *, buffer: memoryview | None, tag: str | None
+    wire: Wire,
+    key: str,
+    offset: int,
+    length: int,
+    *,
+    buffer: memoryview | None,
+    tag: str | None,
+    opener: Opener,
 ) -> Read:
-    """`Store.read` in one GET."""
+    """`Store.read` in one GET. `opener` is the client that sends it; `wire` explains what failed."""
     headers = {"range": f"bytes={offset}-{offset + length - 1}"}
     if tag is not None:
         headers["if-match"] = tag
     url = wire.url(key)
-    with wire.open(Request("GET", key, headers=headers)) as streamed:
+    with opener.open(Request("GET", key, headers=headers)) as streamed:
         if streamed.status in {200, 206}:
             got = extent(streamed.status, streamed.headers, offset=offset, length=length, url=url)
             require_tag(got.info, tag, url)
@@ -69,19 +99,18 @@ def target(buffer: memoryview | None, length: int) -> memoryview:
     return memoryview(bytearray(length)) if buffer is None else buffer[:length]
 
 
-def _receive(streamed: Streamed, got: Extent, buffer: memoryview | None, url: str) -> Read:
+def _receive(body: Body, got: Extent, buffer: memoryview | None, url: str) -> Read:
     view = target(buffer, got.length)
     # Never read at the end of a body that is shorter than its range: urllib3 would take the connection
     # for clean, and what the server sends after all would be the next reply's beginning.
     end = got.length
-    if "content-length" in streamed.headers:
-        end = min(end, content_length(streamed.headers, url=url))
+    if "content-length" in body.headers:
+        end = min(end, content_length(body.headers, url=url))
     filled = 0
     cause: ConnectionFailed | StoreTimeout | None = None
     try:
-        while filled < end and (chunk := streamed.read_some(end - filled)):
-            view[filled : filled + len(chunk)] = chunk
-            filled += len(chunk)
+        while filled < end and (count := body.fill(view[filled:end])):
+            filled += count
     except (ConnectionFailed, StoreTimeout) as error:
         cause = error
     if filled == got.length:

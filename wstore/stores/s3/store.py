@@ -1,11 +1,13 @@
 """The S3 store: Store, Multipart, Copy, Sweep and Settle over one bucket.
 
 Durable and atomic as the service is: a write is one PUT or one completed multipart upload. Two clients
-share the work: `bulk` (obstore) carries bodies of ranged reads, `wire` everything else.
+share the work: `bulk` (obstore; without TLS `plain`) carries bodies of ranged reads, `wire` everything
+else. In a forked child, where obstore would hang, the wire client reads as well.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING
 
@@ -26,6 +28,7 @@ from wstore.stores.s3.bulk import AskWire, Bulk
 from wstore.stores.s3.credentials import Provider
 from wstore.stores.s3.limits import LIMITS, MAX_COPY
 from wstore.stores.s3.maintenance import abort_old_uploads, copy_object
+from wstore.stores.s3.plain import NotPlain, Plain
 from wstore.stores.s3.reading import head, read_range
 from wstore.stores.s3.upload import S3Upload
 from wstore.stores.s3.wire import Request, Wire
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 
     from wstore.stores.base import F
     from wstore.stores.s3.config import S3Config
+    from wstore.stores.s3.reading import Opener
 
 _CAPABILITIES = Capabilities(create_if_absent=True, if_match=True, pieces=LIMITS)
 _FEATURES = (Multipart, Copy, Sweep, Settle)
@@ -46,7 +50,7 @@ _COPY_PIECE = 1 << 30
 
 
 class S3Store:
-    """One bucket of one service. Safe from any thread; a forked child reads over the wire client."""
+    """One bucket of one service. Safe from any thread, and in a forked child."""
 
     def __init__(self, bucket: str, config: S3Config) -> None:
         if _BUCKET.fullmatch(bucket) is None:
@@ -54,6 +58,7 @@ class S3Store:
         provider = Provider(config)
         self._wire = Wire(bucket, config, provider)
         self._bulk = Bulk(bucket, config, provider)
+        self._plain = Plain(self._wire) if self._wire.is_plain else None
         # Reads whose last attempt by the bulk client failed, as (key, end): the repeat, which ends at
         # the same byte, is the wire client's. Bounded: a caller may give up and never repeat.
         self._repeats: dict[tuple[str, int], None] = {}
@@ -86,8 +91,10 @@ class S3Store:
         tag: str | None = None,
     ) -> Read:
         """One GET; a second request only where the first was refused and did not say why."""
-        mark = (key, offset + length)
-        if mark not in self._repeats and self._bulk.carries(key):
+        if self._plain is not None:
+            with contextlib.suppress(NotPlain):
+                return self._read(key, offset, length, buffer, tag, opener=self._plain)
+        elif (mark := (key, offset + length)) not in self._repeats and self._bulk.carries(key):
             url = self._wire.url(key)
             try:
                 return self._bulk.read(key, offset, length, buffer=buffer, tag=tag, url=url)
@@ -97,9 +104,21 @@ class S3Store:
                 if error.retryable:
                     self._mark(mark)
                 raise
-        result = read_range(self._wire, key, offset, length, buffer=buffer, tag=tag)
-        self._repeats.pop(mark, None)
+        result = self._read(key, offset, length, buffer, tag, opener=self._wire)
+        self._repeats.pop((key, offset + length), None)
         return result
+
+    def _read(
+        self,
+        key: str,
+        offset: int,
+        length: int,
+        buffer: memoryview | None,
+        tag: str | None,
+        *,
+        opener: Opener,
+    ) -> Read:
+        return read_range(self._wire, key, offset, length, buffer=buffer, tag=tag, opener=opener)
 
     def write(
         self,
@@ -138,6 +157,8 @@ class S3Store:
     def close(self) -> None:
         self._wire.close()
         self._bulk.close()
+        if self._plain is not None:
+            self._plain.close()
 
     def feature(self, kind: type[F]) -> F | None:
         return self if kind in _FEATURES and isinstance(self, kind) else None

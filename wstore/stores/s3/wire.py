@@ -9,6 +9,7 @@ import ssl
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
+from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import urllib3
@@ -74,6 +75,23 @@ class Streamed:
         with translated(self._url):
             return self._response.read1(min(limit, _RECEIVE_CHUNK))
 
+    def fill(self, view: memoryview) -> int:
+        """Read until `view` is full or the body is at its end; returns the bytes read.
+
+        Raises:
+            StoreTimeout, ConnectionFailed: before the first byte. Later ones end the read; the next
+                call raises.
+        """
+        filled = 0
+        try:
+            while filled < len(view) and (chunk := self.read_some(len(view) - filled)):
+                view[filled : filled + len(chunk)] = chunk
+                filled += len(chunk)
+        except (ConnectionFailed, StoreTimeout):
+            if not filled:
+                raise
+        return filled
+
     def read_all(self, limit: int) -> bytes:
         """The whole body. Raises StoreError where it is longer than `limit`."""
         chunks, room = [], limit
@@ -94,6 +112,17 @@ class Wire:
         self._provider = provider
         self._target = config.target(bucket)
         self._pool = PerProcess(self._open_pool)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the service is reached without TLS."""
+        return self._target.scheme == "http"
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Host and port of the service."""
+        parts = urlsplit(self._target.base)
+        return parts.hostname or "", parts.port or (80 if self.is_plain else 443)
 
     def url(self, key: str | None = None) -> str:
         """The URL that errors name."""
@@ -143,6 +172,13 @@ class Wire:
             else:
                 response.close()
             response.release_conn()
+
+    def head_of(self, request: Request) -> bytes:
+        """The signed head of a request as it goes over the connection."""
+        path, query = self._path(request.key), sigv4.encode_query(request.query)
+        lines = [f"{request.method} {path}{'?' if query else ''}{query} HTTP/1.1"]
+        lines += [f"{name}: {value}" for name, value in self._headers(request).items()]
+        return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
     def error(self, reply: Reply, key: str | None) -> WStoreError:
         """What an error reply means."""

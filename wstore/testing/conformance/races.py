@@ -148,7 +148,7 @@ def check_pinned_reads_never_mix(place: StoreUnderTest) -> None:
 
     def read(key: str, reader: Store) -> None:
         first = reader.read(key, 0, 10_000)
-        time.sleep(0.001)  # lets the writer in, also where nothing else does
+        time.sleep(0.001)
         try:
             second = reader.read(key, 10_000, 10_000, tag=first.info.tag)
         except ObjectChanged:
@@ -176,11 +176,14 @@ def _read_while_replaced(
     def read_all(reader: Store) -> None:
         try:
             for _ in range(10 * place.rounds):
+                time.sleep(0.001)  # lets the writer in, also where nothing else does
                 read(key, reader)
         finally:
             reading.release()
 
-    succeed(together([write, *(partial(read_all, reader) for reader in readers)]))
+    calls: list[Callable[[], None]] = [write]
+    calls += [partial(read_all, reader) for reader in readers]
+    succeed(together(calls))
 
 
 def check_replaced_between_two_ranges(place: StoreUnderTest) -> None:
