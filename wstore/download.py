@@ -193,8 +193,19 @@ def read_ranges(
     if any(span.length > request_size for span in plan.spans):
         size = source.stat().size
     job = _RangesJob(source, plan, request_size, size)
+    if options.concurrency is None:
+        concurrency = _in_flight(store, job.requests)
     run_parallel(len(job.requests), job.work, concurrency=concurrency, cancel=options.cancel)
     return job.results()
+
+
+def _in_flight(store: Store, requests: Sequence[tuple[int, int, int]]) -> int:
+    """How many of these requests to have under way: as many bytes as with full-sized ones, since small
+    ones spend their time waiting for the network and, in a busy interpreter, for its lock."""
+    capabilities = store.capabilities
+    largest = max((length for _, _, length in requests), default=1)
+    fitting = capabilities.concurrency * capabilities.request_bytes // largest
+    return max(capabilities.concurrency, min(capabilities.small_concurrency, fitting))
 
 
 class _RangesJob:

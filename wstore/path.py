@@ -89,7 +89,7 @@ class StoragePath(TreePath):
         Args:
             max_gap: read across gaps of up to so many unwanted bytes (default 512 KiB).
             request_size: the most bytes of one request (default: what pays on the store, 8 MiB).
-            concurrency: the most requests at once (default: the store's).
+            concurrency: the most requests at once (default: the store's, more of them when they are small).
 
         Raises: InvalidArgument, NotFound, IsADirectory, ObjectChanged.
         """

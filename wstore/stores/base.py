@@ -82,7 +82,8 @@ class Capabilities:
         durable: a write that returned survives a power cut.
         pieces: limits of uploads.
         request_bytes: the size of ranged read that pays best.
-        concurrency: how many requests in parallel pay.
+        concurrency: how many requests of that size in parallel pay.
+        small_concurrency: how many in parallel pay when they are much smaller, and mostly wait.
     """
 
     create_if_absent: bool
@@ -92,6 +93,7 @@ class Capabilities:
     pieces: PieceLimits = PieceLimits()
     request_bytes: int = 8 * MiB
     concurrency: int = 8
+    small_concurrency: int = 8
 
 
 class Store(Protocol):

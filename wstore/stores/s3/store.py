@@ -42,7 +42,9 @@ if TYPE_CHECKING:
     from wstore.stores.s3.config import S3Config
     from wstore.stores.s3.reading import Opener
 
-_CAPABILITIES = Capabilities(create_if_absent=True, if_match=True, pieces=LIMITS)
+_CAPABILITIES = Capabilities(
+    create_if_absent=True, if_match=True, pieces=LIMITS, small_concurrency=32
+)
 _FEATURES = (Multipart, Copy, Sweep, Settle)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
 _MAX_REPEATS = 1024
