@@ -80,11 +80,14 @@ def base(
     tmp_path: Path,
     s3_environment: UseEndpoint,
     bucket: MakeBucket,
-) -> StoragePath:
+) -> Iterator[StoragePath]:
     """A directory of its own, nothing in it yet: on disk, and on both S3 servers."""
     if request.param == "local":
         (tmp_path / "base").mkdir()
-        return StoragePath(tmp_path / "base")
+        yield StoragePath(tmp_path / "base")
+        return
     endpoint: S3Endpoint = request.getfixturevalue(request.param)
     s3_environment(endpoint)
-    return StoragePath(f"s3://{bucket(endpoint)}") / "base"
+    path = StoragePath(f"s3://{bucket(endpoint)}") / "base"
+    yield path
+    path.store.close()

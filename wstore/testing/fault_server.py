@@ -16,12 +16,13 @@ from __future__ import annotations
 import itertools
 import socket
 import socketserver
+import ssl
 import struct
 import threading
 import time
 from dataclasses import dataclass, field
 from http.client import parse_headers
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import parse_qsl, unquote
 
 from wstore.testing.fake_s3 import FakeS3, Reply, Request
@@ -92,6 +93,7 @@ class FaultServer:
     Args:
         min_piece: least bytes of an upload's piece that is not its last. AWS: 5 MiB.
         max_pieces: highest part number.
+        tls: serve https with it (`certificates.make_identity` makes one).
 
     Attributes:
         bucket: the one bucket that is there from the start.
@@ -99,7 +101,13 @@ class FaultServer:
         log: every request, in order of arrival.
     """
 
-    def __init__(self, *, min_piece: int = 1, max_pieces: int = 10_000) -> None:
+    def __init__(
+        self,
+        *,
+        min_piece: int = 1,
+        max_pieces: int = 10_000,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.bucket = "bucket"
         self.store = FakeS3(min_piece=min_piece, max_pieces=max_pieces)
         self.store.create_bucket(self.bucket)
@@ -109,7 +117,8 @@ class FaultServer:
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._stopping = threading.Event()
-        self._server = _Listener(("127.0.0.1", 0), self)
+        self._scheme = "http" if tls is None else "https"
+        self._server = _Listener(("127.0.0.1", 0), self, tls)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
 
     def __enter__(self) -> Self:
@@ -134,7 +143,7 @@ class FaultServer:
     def endpoint(self) -> S3Endpoint:
         """Where it listens; any credentials are accepted."""
         port = self._server.server_address[1]
-        return S3Endpoint(f"http://127.0.0.1:{port}", "fault-access", "fault-secret")
+        return S3Endpoint(f"{self._scheme}://127.0.0.1:{port}", "fault-access", "fault-secret")
 
     def put(self, key: str, data: bytes) -> None:
         """Store an object in `bucket` without a request."""
@@ -219,9 +228,27 @@ class _Listener(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     request_queue_size = 1024
 
-    def __init__(self, address: tuple[str, int], owner: FaultServer) -> None:
+    def __init__(
+        self, address: tuple[str, int], owner: FaultServer, tls: ssl.SSLContext | None
+    ) -> None:
         self.owner = owner
+        self._tls = tls
         super().__init__(address, _Connection)
+
+    def finish_request(
+        self, request: socket.socket | tuple[bytes, socket.socket], client_address: Any
+    ) -> None:
+        """Serve one connection, in its own thread, so that a slow handshake holds up nobody."""
+        if self._tls is None:
+            super().finish_request(request, client_address)
+            return
+        assert isinstance(request, socket.socket)
+        try:
+            secured = self._tls.wrap_socket(request, server_side=True)
+        except OSError:
+            return  # the client does not trust this server, which is its right
+        with secured:
+            super().finish_request(secured, client_address)
 
 
 class _Connection(socketserver.StreamRequestHandler):
@@ -252,6 +279,8 @@ class _Connection(socketserver.StreamRequestHandler):
         method, target, _ = line
         headers = {name.lower(): value for name, value in parse_headers(self.rfile).items()}
         path, _, query_text = target.partition("?")
+        if path.startswith("http://"):  # as to a proxy; this server is then every host
+            path = path.removeprefix("http://").partition("/")[2]
         bucket, _, key = path.removeprefix("/").partition("/")
         query = dict(parse_qsl(query_text, keep_blank_values=True))
         return Request(method, unquote(bucket), unquote(key), query, headers)
@@ -305,8 +334,9 @@ class _Exchange:
             return
         view = memoryview(data)
         for start in range(0, len(view), CHUNK):
-            self._connection.wfile.write(view[start : start + CHUNK])
+            # Counted first: the client may look at the log as soon as it has the bytes.
             self.entry.sent += len(view[start : start + CHUNK])
+            self._connection.wfile.write(view[start : start + CHUNK])
 
     def close(self) -> None:
         self.ended = True
@@ -351,6 +381,7 @@ def _unchunk_signed(body: bytes) -> bytes:
 
 def _shut(connection: socket.socket) -> None:
     try:
-        connection.shutdown(socket.SHUT_RDWR)
+        # Below TLS too: no farewell of its own, and no state that another thread is reading.
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
     except OSError:
         return  # the peer was quicker

@@ -11,12 +11,13 @@ import contextlib
 import re
 import socket
 import struct
+import time
 from collections import deque
 from typing import TYPE_CHECKING
 
 from wstore.errors import ConnectionFailed, StoreError, StoreTimeout, WStoreError
 from wstore.stores.s3.failures import printable
-from wstore.stores.s3.per_process import PerProcess
+from wstore.stores.s3.per_process import generation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,17 +27,20 @@ if TYPE_CHECKING:
 _MAX_HEAD_BYTES = 64 << 10
 _FIRST_READ_BYTES = 16 << 10
 _MAX_IDLE = 64
+# What lies between forgets a silent connection without a word, so that a request on it would cost the
+# whole idle timeout. The shortest such memory in common use is a minute.
+_MAX_IDLE_S = 30.0
 _STATUS_LINE = re.compile(r"HTTP/1\.([01]) (\d{3})(?: .*)?")
 
 
 class NotPlain(Exception):
-    """The reply does not say its length beforehand: only the wire client can read it."""
+    """The reply does not simply say where it ends: only the wire client can read it."""
 
 
 class PlainStream:
     """A reply whose body is still to be read; the bare socket's counterpart of `wire.Streamed`."""
 
-    __slots__ = ("_connection", "_left", "_rest", "_url", "headers", "status")
+    __slots__ = ("_connection", "_left", "_rest", "_url", "failure", "headers", "status")
 
     def __init__(
         self,
@@ -50,44 +54,51 @@ class PlainStream:
         self._url = url
         self.status = status
         self.headers = headers
+        self.failure: WStoreError | None = None
         self._left = int(headers["content-length"])
-        self._rest = rest[: self._left]
+        self._rest = rest
 
     @property
-    def is_whole(self) -> bool:
-        """Whether the body was read to its end."""
-        return self._left == 0
+    def is_reusable(self) -> bool:
+        """Whether the body was read to its end, and the connection can carry another request."""
+        options = self.headers.get("connection", "").lower().split(",")
+        return not self._left and not self._rest and "close" not in map(str.strip, options)
 
     def fill(self, view: memoryview) -> int:
-        """Read until `view` is full or the body is at its end; returns the bytes read.
-
-        Raises:
-            StoreTimeout, ConnectionFailed: before the first byte. Later ones end the read; the next
-                call raises.
-        """
+        """Read until `view` is full or the body ends; returns the bytes read. Where something broke,
+        `failure` says what (StoreTimeout, ConnectionFailed)."""
         view = view[: self._left]
         filled = min(len(view), len(self._rest))
         view[:filled] = self._rest[:filled]
         self._rest = self._rest[filled:]
-        while filled < len(view):
-            try:
+        # The kernel's timeout bounds all waiting of one `recv`, so a slow body comes in several; silence
+        # is noticed after one to two idle timeouts.
+        try:
+            while filled < len(view):
                 count = self._connection.recv_into(view[filled:], 0, socket.MSG_WAITALL)
-            except OSError as error:
-                if filled:
+                if count == 0:
+                    self.failure = ConnectionFailed("the connection was closed", url=self._url)
                     break
-                raise _translated(error, self._url) from error
-            if count == 0:
-                break
-            filled += count
+                filled += count
+        except OSError as error:
+            self.failure = _translated(error, self._url)
         self._left -= filled
         return filled
 
     def read_all(self, limit: int) -> bytes:
-        """The whole body. Raises StoreError where it is longer than `limit`."""
+        """The whole body.
+
+        Raises:
+            StoreError: it is longer than `limit`.
+            StoreTimeout, ConnectionFailed: it did not come whole.
+        """
         if self._left > limit:
             raise StoreError(f"a control reply is longer than {limit} bytes", url=self._url)
         body = bytearray(self._left)
-        return bytes(body[: self.fill(memoryview(body))])
+        self.fill(memoryview(body))
+        if self.failure is not None:
+            raise self.failure
+        return bytes(body)
 
 
 class Plain:
@@ -95,7 +106,11 @@ class Plain:
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self._idle: PerProcess[deque[socket.socket]] = PerProcess(deque)
+        self._idle: deque[tuple[socket.socket, float]] = deque()  # and since when
+        self._generation = generation()
+
+    def __del__(self) -> None:
+        self.close()
 
     @contextlib.contextmanager
     def open(self, request: Request) -> Iterator[PlainStream]:
@@ -104,58 +119,79 @@ class Plain:
         A connection whose body was left unread is closed.
 
         Raises:
-            NotPlain: the body's length is not known beforehand.
+            NotPlain: where the body ends is not known beforehand.
             StoreTimeout, ConnectionFailed: no whole head came.
+            StoreError: it was no HTTP, or the host does not exist.
         """
         url, head = self._wire.url(request.key), self._wire.head_of(request)
         connection, stream = self._exchange(head, url)
         keep = False
         try:
             yield stream
-            keep = stream.is_whole and stream.headers.get("connection", "").lower() != "close"
+            keep = stream.is_reusable and len(self._idle) < _MAX_IDLE
         finally:
-            idle = self._idle.get()
-            if keep and len(idle) < _MAX_IDLE:
-                idle.append(connection)
+            if keep:
+                self._idle.append((connection, time.monotonic()))
             else:
                 connection.close()
 
-    def __del__(self) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Close the idle connections of this process."""
-        for connection in self._idle.take() or ():
-            connection.close()
+        """Close the idle connections."""
+        with contextlib.suppress(IndexError):
+            while True:
+                self._idle.pop()[0].close()
 
     def _exchange(self, head: bytes, url: str) -> tuple[socket.socket, PlainStream]:
-        """On a kept connection, which the server may have closed meanwhile, else on a new one."""
-        with contextlib.suppress(IndexError):
-            connection = self._idle.get().pop()
-            with contextlib.suppress(ConnectionFailed):
+        connection = self._kept()
+        if connection is not None:
+            # The server may have closed it meanwhile, or may have sent more than the last body (which is
+            # then no HTTP reply). Neither says anything about this request.
+            with contextlib.suppress(ConnectionFailed, StoreError):
                 return connection, _converse(connection, head, url)
         connection = self._connect(url)
         return connection, _converse(connection, head, url)
+
+    def _kept(self) -> socket.socket | None:
+        """The connection that was used last, unless even that was long ago."""
+        if self._generation != generation():
+            # Closing gives up this child's share of the connection; the parent's goes on.
+            self.close()
+            self._generation = generation()
+        try:
+            connection, since = self._idle.pop()
+        except IndexError:
+            return None
+        if time.monotonic() - since < _MAX_IDLE_S:
+            return connection
+        connection.close()
+        self.close()
+        return None
 
     def _connect(self, url: str) -> socket.socket:
         config = self._wire.config
         try:
             connection = socket.create_connection(self._wire.place, config.connect_timeout_s)
-            # Blocking, with the kernel's own timeouts: Python's would make each `recv` return early.
-            connection.settimeout(None)
-            whole, part = divmod(config.idle_timeout_s, 1)
-            limit = struct.pack("@ll", int(whole), max(int(part * 1e6), 0 if whole else 1))
-            for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-                connection.setsockopt(socket.SOL_SOCKET, option, limit)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except socket.gaierror as error:
-            if error.errno == socket.EAI_NONAME:
+        except (socket.gaierror, UnicodeError) as error:
+            if isinstance(error, UnicodeError) or error.errno == socket.EAI_NONAME:
                 text = "the endpoint's host name is unknown: check AWS_ENDPOINT_URL"
                 raise StoreError(text, url=url) from error
             raise ConnectionFailed(f"no name resolution: {error}", url=url) from error
         except TimeoutError as error:
             raise ConnectionFailed("no connection within the connect timeout", url=url) from error
         except OSError as error:
+            raise _translated(error, url) from error
+        # Blocking, with the kernel's own timeouts: Python's would make each `recv` return early.
+        connection.settimeout(None)
+        whole, part = divmod(config.idle_timeout_s, 1)
+        limit = struct.pack("@ll", int(whole), max(int(part * 1e6), 0 if whole else 1))
+        try:
+            for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                connection.setsockopt(socket.SOL_SOCKET, option, limit)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except (
+            OSError
+        ) as error:  # some systems refuse options on a connection that was reset meanwhile
+            connection.close()
             raise _translated(error, url) from error
         return connection
 
@@ -198,28 +234,31 @@ def parse_head(head: bytes, url: str) -> tuple[int, dict[str, str]]:
     """Status and headers (names in lower case) of a reply's head, without its final empty line.
 
     Raises:
-        NotPlain: no single Content-Length, or a transfer coding.
+        NotPlain: the body is not simply the next Content-Length bytes.
         StoreError: this is not HTTP/1.
     """
     first, *lines = head.decode("latin-1").split("\r\n")
     match = _STATUS_LINE.fullmatch(first)
     if match is None:
         raise StoreError(f"no HTTP/1 reply: {printable(first, 60)!r}", url=url)
+    status = int(match[2])
     headers: dict[str, str] = {}
     for line in lines:
         name, colon, value = line.partition(":")
-        name = name.lower()
-        if not colon or name != name.strip() or (name == "content-length" and name in headers):
+        name, value = name.lower(), value.strip()
+        if not colon or name != name.strip():
             raise NotPlain
-        headers[name] = value.strip()
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
     length = headers.get("content-length", "")
-    if "transfer-encoding" in headers or not (length.isascii() and length.isdecimal()):
+    if not length.isascii() or not length.isdecimal() or "transfer-encoding" in headers:
+        raise NotPlain
+    if status < 200 or status in {204, 304}:  # these have no body, whatever the length says
         raise NotPlain
     if len(length) > 18:
         raise StoreError(f"the reply's Content-Length is {length[:40]!r}", url=url)
     if match[1] == "0":
         headers["connection"] = "close"
-    return int(match[2]), headers
+    return status, headers
 
 
 def _translated(error: OSError, url: str) -> ConnectionFailed | StoreTimeout:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from wstore.errors import BodyCut, ConnectionFailed, ObjectChanged, StoreTimeout, Unavailable
+from wstore.errors import BodyCut, ObjectChanged, StoreTimeout, Unavailable
 from wstore.stores.base import Read
 from wstore.stores.s3.replies import Reply, content_length, described, extent
 from wstore.stores.s3.wire import Request
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
+    from wstore.errors import WStoreError
     from wstore.stores.base import ObjectInfo
     from wstore.stores.s3.replies import Extent
     from wstore.stores.s3.wire import Wire
@@ -28,6 +29,9 @@ class Body(Protocol):
 
     @property
     def headers(self) -> Mapping[str, str]: ...
+
+    @property
+    def failure(self) -> WStoreError | None: ...
 
     def fill(self, view: memoryview) -> int: ...
 
@@ -106,15 +110,10 @@ def _receive(body: Body, got: Extent, buffer: memoryview | None, url: str) -> Re
     end = got.length
     if "content-length" in body.headers:
         end = min(end, content_length(body.headers, url=url))
-    filled = 0
-    cause: ConnectionFailed | StoreTimeout | None = None
-    try:
-        while filled < end and (count := body.fill(view[filled:end])):
-            filled += count
-    except (ConnectionFailed, StoreTimeout) as error:
-        cause = error
+    filled = body.fill(view[:end])
     if filled == got.length:
         return Read(view, got.info)
+    cause = body.failure
     if filled == 0 and isinstance(cause, StoreTimeout):
         raise cause
     text = f"the body ended after {filled} of {got.length} bytes"

@@ -15,7 +15,14 @@ from urllib.request import getproxies, proxy_bypass
 import urllib3
 from urllib3 import exceptions as transport
 
-from wstore.errors import ConnectionFailed, InvalidPath, StoreError, StoreTimeout, WStoreError
+from wstore.errors import (
+    ConnectionFailed,
+    InvalidArgument,
+    InvalidPath,
+    StoreError,
+    StoreTimeout,
+    WStoreError,
+)
 from wstore.stores.s3 import sigv4
 from wstore.stores.s3.documents import MAX_DOCUMENT_BYTES
 from wstore.stores.s3.failures import Failure, printable
@@ -58,11 +65,12 @@ class Request:
 class Streamed:
     """A reply whose body is still to be read."""
 
-    __slots__ = ("_response", "_url", "headers", "status")
+    __slots__ = ("_response", "_url", "failure", "headers", "status")
 
     def __init__(self, response: urllib3.BaseHTTPResponse, url: str) -> None:
         self._response = response
         self._url = url
+        self.failure: WStoreError | None = None
         self.status = response.status
         self.headers = {name.lower(): value for name, value in response.headers.items()}
 
@@ -76,20 +84,15 @@ class Streamed:
             return self._response.read1(min(limit, _RECEIVE_CHUNK))
 
     def fill(self, view: memoryview) -> int:
-        """Read until `view` is full or the body is at its end; returns the bytes read.
-
-        Raises:
-            StoreTimeout, ConnectionFailed: before the first byte. Later ones end the read; the next
-                call raises.
-        """
+        """Read until `view` is full or the body ends; returns the bytes read. Where something broke,
+        `failure` says what (StoreTimeout, ConnectionFailed)."""
         filled = 0
         try:
             while filled < len(view) and (chunk := self.read_some(len(view) - filled)):
                 view[filled : filled + len(chunk)] = chunk
                 filled += len(chunk)
-        except (ConnectionFailed, StoreTimeout):
-            if not filled:
-                raise
+        except (ConnectionFailed, StoreTimeout) as error:
+            self.failure = error
         return filled
 
     def read_all(self, limit: int) -> bytes:
@@ -111,18 +114,19 @@ class Wire:
         self.config = config
         self._provider = provider
         self._target = config.target(bucket)
+        self._proxy = _proxy_for(self._target.scheme, self._target.host, self.place[0])
         self._pool = PerProcess(self._open_pool)
 
     @property
     def is_plain(self) -> bool:
-        """Whether the service is reached without TLS."""
-        return self._target.scheme == "http"
+        """Whether the service is reached without TLS and without a proxy."""
+        return self._target.scheme == "http" and self._proxy is None
 
     @property
     def place(self) -> tuple[str, int]:
         """Host and port of the service."""
         parts = urlsplit(self._target.base)
-        return parts.hostname or "", parts.port or (80 if self.is_plain else 443)
+        return parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443)
 
     def url(self, key: str | None = None) -> str:
         """The URL that errors name."""
@@ -150,14 +154,17 @@ class Wire:
         headers = self._headers(request)
         path = self._path(request.key)
         query = sigv4.encode_query(request.query)
+        # A proxy wants the whole URL where it only forwards; with TLS it is asked for a tunnel instead.
+        base = self._target.base if self._is_forwarded else ""
         with translated(url):
             response = self._pool.get().urlopen(
                 request.method,
-                f"{path}?{query}" if query else path,
+                f"{base}{path}{'?' if query else ''}{query}",
                 body=_chunks(request.body) if request.body else None,
                 headers=headers,
                 retries=False,
                 redirect=False,
+                assert_same_host=False,
                 preload_content=False,
                 decode_content=False,
             )
@@ -192,12 +199,21 @@ class Wire:
         if pool is not None:
             pool.close()
 
+    @property
+    def _is_forwarded(self) -> bool:
+        return self._proxy is not None and self._target.scheme == "http"
+
     def _path(self, key: str | None) -> str:
         try:
             if key is not None and len(key.encode()) > _MAX_KEY_BYTES:
                 raise InvalidPath(f"a key is longer than {_MAX_KEY_BYTES} bytes", url=self.url(key))
         except UnicodeEncodeError as error:
             raise InvalidPath("a key is not valid Unicode", url=self.url(key)) from error
+        if key is not None and self._is_forwarded and {".", ".."} & set(key.split("/")):
+            text = (
+                "a key with a '.' or '..' segment does not pass an HTTP proxy unchanged (NO_PROXY)"
+            )
+            raise InvalidPath(text, url=self.url(key))
         if self._target.bucket_in_path:
             return sigv4.encode_path(self.bucket, *([] if key is None else [key]))
         return sigv4.encode_path(key or "")
@@ -219,28 +235,37 @@ class Wire:
             )
         if request.method in {"PUT", "POST"}:
             headers["content-length"] = str(request.body.nbytes)
+        for name, value in headers.items():
+            if not value.isprintable() or any(c > "\xff" for c in value):
+                text = f"what shall be sent as {name} has characters that no header may have"
+                raise InvalidArgument(text, url=self.url(request.key))
         headers["accept-encoding"] = "identity"
         headers["user-agent"] = "wstore"
         return headers
 
     def _open_pool(self) -> urllib3.HTTPConnectionPool:
-        host, scheme = self._target.host, self._target.scheme
+        # `ca_certs` concerns TLS only; without TLS urllib3 leaves it alone.
         timeout = urllib3.Timeout(
             connect=self.config.connect_timeout_s, read=self.config.idle_timeout_s
         )
-        proxy = getproxies().get("https") if scheme == "https" else None
-        manager: urllib3.PoolManager
-        if proxy and not proxy_bypass(host.partition(":")[0]):
-            manager = urllib3.ProxyManager(
-                proxy, maxsize=_POOL_CONNECTIONS, timeout=timeout, ca_certs=self.config.ca_bundle
+        ca_bundle = self.config.ca_bundle
+        manager = (
+            urllib3.PoolManager(maxsize=_POOL_CONNECTIONS, timeout=timeout, ca_certs=ca_bundle)
+            if self._proxy is None
+            else urllib3.ProxyManager(
+                self._proxy, maxsize=_POOL_CONNECTIONS, timeout=timeout, ca_certs=ca_bundle
             )
-        elif scheme == "https":
-            manager = urllib3.PoolManager(
-                maxsize=_POOL_CONNECTIONS, timeout=timeout, ca_certs=self.config.ca_bundle
-            )
-        else:
-            manager = urllib3.PoolManager(maxsize=_POOL_CONNECTIONS, timeout=timeout)
+        )
         return manager.connection_from_url(self._target.base)
+
+
+def _proxy_for(scheme: str, netloc: str, host: str) -> str | None:
+    """The proxy that the environment demands. Never one for this machine's own addresses: a proxy
+    elsewhere would look for the service at itself."""
+    proxy = getproxies().get(scheme)
+    if not proxy or host == "localhost" or host.startswith("127.") or host == "::1":
+        return None
+    return None if proxy_bypass(netloc) or proxy_bypass(host) else proxy
 
 
 def _chunks(body: memoryview) -> Iterator[bytes]:
@@ -268,7 +293,10 @@ def translated(url: str) -> Iterator[None]:
         raise StoreTimeout("no byte within the idle timeout", url=url) from error
     except transport.SSLError as error:
         if isinstance(error.__cause__ or error.args[0], ssl.SSLCertVerificationError):
-            text = f"the endpoint's certificate is not trusted ({error}): AWS_CA_BUNDLE names a CA"
+            text = (
+                f"the endpoint's certificate is not trusted ({error}): "
+                "if you trust its authority, name the authority's PEM file in AWS_CA_BUNDLE"
+            )
             raise StoreError(text, url=url) from error
         raise ConnectionFailed(f"TLS failed: {error}", url=url) from error
     except (transport.HTTPError, OSError) as error:
