@@ -253,11 +253,15 @@ def _remove_directory(
             removed += 1
         except IsADirectory:
             removed += _remove_directory(store, directories, child, cancel)
-    sweep = store.feature(Sweep)
-    if sweep is not None:
-        sweep.sweep(_inside(key), older_than_s=0)
+    sweep(store, key, older_than_s=0)
     directories.rmdir(key)
     return removed
+
+
+def sweep(store: Store, key: str, *, older_than_s: float) -> list[str]:
+    """Remove unfinished writes below this directory or prefix that are older than that."""
+    sweeper = store.feature(Sweep)
+    return [] if sweeper is None else sweeper.sweep(_inside(key), older_than_s=older_than_s)
 
 
 def _inside(key: str) -> str:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+SWEEP_AGE_S = 86_400.0
+"""Seconds after which an unfinished write counts as abandoned: longer than any upload should take."""
+
 
 class TreePath(PureStoragePath):
     """The part of `StoragePath` that looks at and changes the tree of names."""
@@ -100,6 +103,15 @@ class TreePath(PureStoragePath):
             InvalidArgument: the root of the local file system.
         """
         return tree.remove_tree(self.store, self.key, missing_ok=missing_ok, cancel=cancel)
+
+    def sweep(self, *, older_than: float = SWEEP_AGE_S) -> list[str]:
+        """Remove what killed writers left unfinished below this path, and say what it was.
+
+        That is hidden temporary files and, on S3, multipart uploads. Objects are never touched, and
+        neither is anything younger than `older_than` seconds by the store's own clock: so choose more
+        than the longest upload takes. Nothing happens where a store has no such debris.
+        """
+        return tree.sweep(self.store, self.key, older_than_s=older_than)
 
     @property
     def _probed(self) -> Store:

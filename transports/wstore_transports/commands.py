@@ -88,7 +88,8 @@ def gc(
     keep: Annotated[int, typer.Option(min=1, help="How many of the newest versions stay.")] = 2,
     as_json: AsJson = False,
 ) -> None:
-    """Show which versions and objects would go, and why; with --yes delete them.
+    """Show which versions and objects would go, and why; with --yes delete them, and what writers that
+    were killed over a day ago left unfinished.
 
     Versions that living readers lease stay. Deleting waits one lease period (a minute by default) first,
     so that a reader that is just starting is seen.
@@ -106,6 +107,7 @@ def gc(
         if not as_json:
             print(f"waiting {root.lease_s:g} s for readers, then deleting", file=sys.stderr)
         collect(root, retention)
+        root.path.sweep()
 
 
 def split_version(url: str) -> tuple[StoragePath, int | None]:

@@ -16,13 +16,12 @@ from __future__ import annotations
 import itertools
 import socket
 import socketserver
-import ssl
 import struct
 import threading
 import time
 from dataclasses import dataclass, field
 from http.client import parse_headers
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 from urllib.parse import parse_qsl, unquote
 
 from wstore.testing.fake_s3 import FakeS3, Reply, Request
@@ -30,6 +29,7 @@ from wstore.testing.faults import Fault, Honest
 from wstore.testing.s3_requests import S3Endpoint
 
 if TYPE_CHECKING:
+    import ssl
     from types import TracebackType
 
 FOREVER = 1 << 30
@@ -236,7 +236,7 @@ class _Listener(socketserver.ThreadingTCPServer):
         super().__init__(address, _Connection)
 
     def finish_request(
-        self, request: socket.socket | tuple[bytes, socket.socket], client_address: Any
+        self, request: socket.socket | tuple[bytes, socket.socket], client_address: object
     ) -> None:
         """Serve one connection, in its own thread, so that a slow handshake holds up nobody."""
         if self._tls is None:

@@ -1,4 +1,4 @@
-"""Retention beside the training loop: deletes what `keep=` lets go, on a thread of its own."""
+"""Tidying beside the training loop, on a thread of its own: abandoned writes, and what `keep=` lets go."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _log = logging.getLogger("wstore.checkpoint")
 
 
 class Janitor:
-    """Collects garbage after each `wake`, never more than one pass at a time.
+    """Sweeps what killed writers left, once; then collects garbage after each `wake`, a pass at a time.
 
-    A pass waits a lease period before it deletes, so it must not hold up the writer. A failed pass is
+    Without a retention nothing is collected. A pass waits a lease period before it deletes, so it must not hold up the writer. A failed pass is
     logged and tried again after the next version: it can only leave too much, never take too much.
     """
 
-    def __init__(self, root: Root, retention: Retention) -> None:
+    def __init__(self, root: Root, retention: Retention | None) -> None:
         self._root = root
         self._retention = retention
         self._wanted = threading.Event()
@@ -41,6 +41,7 @@ class Janitor:
         self._thread.join()
 
     def _work(self) -> None:
+        self._sweep()
         while True:
             self._wanted.wait()
             self._wanted.clear()
@@ -53,7 +54,18 @@ class Janitor:
             except WStoreError as error:
                 _log.warning("retention failed, will try again after the next version: %s", error)
 
-    def _pass(self) -> GcReport:
+    def _sweep(self) -> None:
+        try:
+            removed = self._root.path.sweep()
+        except WStoreError as error:
+            _log.warning("abandoned writes were not swept, the next writer tries again: %s", error)
+            return
+        for name in removed:
+            _log.info("%s: swept the abandoned write %s", self._root.path.url, name)
+
+    def _pass(self) -> GcReport | None:
+        if self._retention is None:
+            return None
         return collect(self._root, self._retention, pause=self._pause)
 
     def _pause(self, seconds: float) -> None:

@@ -111,7 +111,7 @@ class CheckpointWriter:
         path = root if isinstance(root, StoragePath) else StoragePath(root)
         self.root, self._session = _enter(path, rank, world_size, run, launch, timeout_s)
         self._janitor: Janitor | None = None
-        if retention is not None and rank == 0:
+        if rank == 0:
             self._janitor = Janitor(self.root, retention)
 
     def write(

@@ -50,7 +50,7 @@ _BUSY_S = 0.003
 
 # obstore names no status and no cause; its texts do.
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
-_REFUSED = ("BareRedirect", "UnexpectedRange", "NotPartial")
+_REFUSED = ("BareRedirect", "UnexpectedRange", "NotPartial", "InvalidCertificate")
 _FOREVER = timedelta(days=365)
 
 _runtime_generation: int | None = None

@@ -236,7 +236,7 @@ class Wire:
         if request.method in {"PUT", "POST"}:
             headers["content-length"] = str(request.body.nbytes)
         for name, value in headers.items():
-            if not value.isprintable() or any(c > "\xff" for c in value):
+            if not value.isprintable() or max(value, default="") > "\xff":
                 text = f"what shall be sent as {name} has characters that no header may have"
                 raise InvalidArgument(text, url=self.url(request.key))
         headers["accept-encoding"] = "identity"
