@@ -154,3 +154,7 @@ class BodyCut(ConnectionFailed):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.message, {**self.__dict__, "read": None})
+
+
+class BodyStalled(BodyCut, StoreTimeout):
+    """A reply's body stood still for the idle timeout; what came before is kept, as in `BodyCut`."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from wstore import patterns
 from wstore.errors import InvalidArgument, IsADirectory, NotADirectory, NotFound
 from wstore.stores.base import Directories, Sweep
-from wstore.transfer import run_parallel
+from wstore.transfer import check_cancel, run_parallel
 
 if TYPE_CHECKING:
     import threading
@@ -149,7 +149,7 @@ class _Search:
             child, is_prefix = _child(entry)
             name = child[len(base) :]
             if not name or not name.startswith(head):
-                if name > head:
+                if _order(name) > _order(head):
                     return
                 continue
             if not patterns.match_segment(name, segment):
@@ -213,7 +213,7 @@ def remove_tree(store: Store, key: str, *, missing_ok: bool, cancel: threading.E
     if found is Kind.FILE:
         raise NotADirectory("is a file: remove() it", url=_url(store, key))
     if directories is not None:
-        return _remove_directory(store, directories, key, cancel)
+        return _remove_entry(store, directories, key, cancel)
     removed = 0
     batch: list[str] = []
     for entry in store.list(_inside(key), recursive=True):
@@ -234,13 +234,25 @@ def _delete_all(store: Store, keys: Sequence[str], cancel: threading.Event | Non
     return len(keys)
 
 
+def _remove_entry(
+    store: Store, directories: Directories, key: str, cancel: threading.Event | None
+) -> int:
+    """`delete` before descending: a link to a directory is only unlinked, what it leads to stays."""
+    try:
+        remove(store, key, missing_ok=True)
+    except IsADirectory:
+        return _remove_directory(store, directories, key, cancel)
+    return 1
+
+
 def _remove_directory(
     store: Store, directories: Directories, key: str, cancel: threading.Event | None
 ) -> int:
-    """Depth first; `delete` before descending, so that a link to a directory is only unlinked."""
+    """All inside it, depth first, then itself. `cancel` is looked at before each entry."""
     removed = 0
     inner: list[str] = []
     for entry in store.list(_inside(key), recursive=False):
+        check_cancel(cancel)
         child, is_directory = _child(entry)
         if is_directory:
             inner.append(child)
@@ -248,11 +260,8 @@ def _remove_directory(
             remove(store, child, missing_ok=True)
             removed += 1
     for child in inner:
-        try:
-            remove(store, child, missing_ok=True)
-            removed += 1
-        except IsADirectory:
-            removed += _remove_directory(store, directories, child, cancel)
+        check_cancel(cancel)
+        removed += _remove_entry(store, directories, child, cancel)
     sweep(store, key, older_than_s=0)
     directories.rmdir(key)
     return removed
@@ -262,6 +271,11 @@ def sweep(store: Store, key: str, *, older_than_s: float) -> list[str]:
     """Remove unfinished writes below this directory or prefix that are older than that."""
     sweeper = store.feature(Sweep)
     return [] if sweeper is None else sweeper.sweep(_inside(key), older_than_s=older_than_s)
+
+
+def _order(name: str) -> bytes:
+    """What names sort by: their bytes, also where a file's name is no valid Unicode."""
+    return name.encode("utf-8", "surrogateescape")
 
 
 def _inside(key: str) -> str:

@@ -222,6 +222,31 @@ def test_remove_tree_takes_temps_and_links_but_not_what_links_point_to(tmp_path:
     upload.abort()
 
 
+def test_removing_a_link_to_a_tree_leaves_the_tree(tmp_path: Path) -> None:
+    outside = StoragePath(tmp_path / "outside")
+    (outside / "sub/keep").write_bytes(b"x")
+    (tmp_path / "link").symlink_to(tmp_path / "outside")
+    assert StoragePath(tmp_path / "link").remove_tree() == 1
+    assert not (tmp_path / "link").is_symlink()
+    assert (outside / "sub/keep").read_bytes() == b"x"
+
+
+def test_a_tree_is_not_removed_after_a_cancel(tmp_path: Path) -> None:
+    tree = StoragePath(tmp_path / "tree")
+    (tree / "sub/x").write_bytes(b"x")
+    cancel = threading.Event()
+    cancel.set()
+    with pytest.raises(Cancelled):
+        tree.remove_tree(cancel=cancel)
+    assert (tree / "sub/x").exists()
+
+
+def test_a_literal_head_finds_names_behind_ones_that_are_no_unicode(tmp_path: Path) -> None:
+    (tmp_path / "\udc80").touch()  # the byte 80: before "é" in a listing, behind it as text
+    (tmp_path / "é1").touch()
+    assert [path.name for path in StoragePath(tmp_path).glob("é*")] == ["é1"]
+
+
 def test_the_root_of_the_file_system_is_not_removed() -> None:
     with pytest.raises(InvalidArgument):
         StoragePath("/").remove_tree()

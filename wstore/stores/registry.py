@@ -6,6 +6,7 @@ the scheme, that loads a `Scheme`. They are looked up on the first URL with a sc
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 from collections.abc import Mapping
@@ -141,6 +142,11 @@ class _Registry:
                 self._stores[name] = _Opened(_wrapped(bare) if kind.remote else bare, bare)
             return self._stores[name]
 
+    def close(self) -> None:
+        """Close the connections of every store; the next use of one opens new ones."""
+        for opened in list(self._stores.values()):
+            opened.store.close()
+
     def _scheme(self, scheme: str) -> Scheme:
         self.check(scheme)
         load = _BUILT_IN.get(scheme) or self._entry_points()[scheme]
@@ -183,6 +189,11 @@ _registry = _Registry()
 _inherited: list[_Registry] = []
 
 
+def _close_all() -> None:
+    """At exit: connections are closed in order, so that the interpreter has nothing to warn of."""
+    _registry.close()
+
+
 def _renew_after_fork() -> None:
     """A child opens stores of its own. The parent's are kept, so that none is closed here."""
     global _registry
@@ -191,6 +202,7 @@ def _renew_after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_renew_after_fork)
+atexit.register(_close_all)
 
 
 def check_scheme(scheme: str) -> None:

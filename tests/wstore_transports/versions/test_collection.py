@@ -10,6 +10,7 @@ from wstore.errors import IntegrityError, InvalidArgument
 from wstore_transports.errors import VersionGone
 from wstore_transports.versions import Retention, Root, collect, plan_gc
 from wstore_transports.versions.documents import ObjectRef, Standing, Weights
+from wstore_transports.versions.garbage import find_garbage
 from wstore_transports.versions.retention import decide
 
 if TYPE_CHECKING:
@@ -185,6 +186,20 @@ def test_attempts_are_swept_by_what_the_log_says(
     left = {key.split("/")[3] for key in names(store)}
     assert last.directory.name not in left
     assert len(left) == 1
+
+
+def test_a_session_that_began_after_the_log_was_read_is_left_alone(
+    root: Root, publish: Publish, write: Write
+) -> None:
+    """Between reading the log and listing the objects a new publisher may have come."""
+    with root.begin_session("run") as session:
+        publish(session, 1)
+    seen = root.log.state()
+    with Root.open(root.path).begin_session("run") as other:
+        live = other.open_attempt(2)
+        write(live, 2)
+        assert find_garbage(root.place, seen.versions, seen.standing, protected={}) == []
+        assert live.commit(timeout=5).manifest().tensors
 
 
 def test_foreign_names_are_never_touched(root: Root, store: MemoryStore, publish: Publish) -> None:

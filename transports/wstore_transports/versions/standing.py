@@ -148,7 +148,10 @@ def in_flight(standing: Standing, *, epoch: int, wanted: int) -> bool:
     """Whether an attempt may still be committed, judged by its name alone.
 
     A session has one attempt at a time and opens the next only when the log shows how the last one
-    ended. So an attempt of another epoch is over, and so is one that wanted a number up to that of the
-    session's newest weights or abort record. What is over stays over.
+    ended. So an attempt of an earlier epoch is over, and so is one that wanted a number up to that of
+    the session's newest weights or abort record. What is over stays over. An attempt of a later epoch
+    is of a session that began after the log was read for `standing`, so nothing is known of it.
     """
+    if epoch > standing.epoch:
+        return True
     return epoch == standing.epoch and not standing.ended and wanted > standing.finished

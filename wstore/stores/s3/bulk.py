@@ -18,6 +18,7 @@ from obstore.store import S3Store as Client
 
 from wstore.errors import (
     BodyCut,
+    BodyStalled,
     ConnectionFailed,
     NotFound,
     StoreError,
@@ -50,6 +51,7 @@ _BUSY_S = 0.003
 
 # obstore names no status and no cause; its texts do.
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
+_TIMEOUT = "kind: Timeout"
 _REFUSED = ("BareRedirect", "UnexpectedRange", "NotPartial", "InvalidCertificate")
 _FOREVER = timedelta(days=365)
 
@@ -217,7 +219,8 @@ def _receive(
     if not filled:
         raise _unclear(text, 0, url)
     cut = f"the body ended after {filled} of {wanted} bytes"
-    raise BodyCut(cut, url=url, read=Read(view[:filled], info))
+    kind = BodyStalled if _TIMEOUT in text else BodyCut
+    raise kind(cut, url=url, read=Read(view[:filled], info))
 
 
 def _place(chunk: memoryview, view: memoryview, at: int) -> int:
@@ -232,6 +235,6 @@ def _unclear(text: str, status: int, url: str) -> WStoreError:
     if status:
         wait_s = 1.0 if status == 429 else None
         return Unavailable(f"the read failed (HTTP {status})", url=url, retry_after_s=wait_s)
-    if "kind: Timeout" in text:
+    if _TIMEOUT in text:
         return StoreTimeout("no byte within the idle timeout", url=url)
     return ConnectionFailed("the connection failed", url=url)

@@ -137,9 +137,12 @@ class Plain:
 
     def close(self) -> None:
         """Close the idle connections."""
-        with contextlib.suppress(IndexError):
+        # No name of a module is used: this also runs while the interpreter takes modules down.
+        try:
             while True:
                 self._idle.pop()[0].close()
+        except IndexError:
+            return
 
     def _exchange(self, head: bytes, url: str) -> tuple[socket.socket, PlainStream]:
         connection = self._kept()
@@ -245,10 +248,10 @@ def parse_head(head: bytes, url: str) -> tuple[int, dict[str, str]]:
     headers: dict[str, str] = {}
     for line in lines:
         name, colon, value = line.partition(":")
-        name, value = name.lower(), value.strip()
-        if not colon or name != name.strip():
+        name = name.lower()
+        if not colon or name != name.strip() or (name == "content-length" and name in headers):
             raise NotPlain
-        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+        headers[name] = value.strip()
     length = headers.get("content-length", "")
     if not length.isascii() or not length.isdecimal() or "transfer-encoding" in headers:
         raise NotPlain

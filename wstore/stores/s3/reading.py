@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from wstore.errors import BodyCut, ObjectChanged, StoreTimeout, Unavailable
+from wstore.errors import BodyCut, BodyStalled, ObjectChanged, StoreTimeout, Unavailable
 from wstore.stores.base import Read
 from wstore.stores.s3.replies import Reply, content_length, described, extent
 from wstore.stores.s3.wire import Request
@@ -119,7 +119,8 @@ def _receive(body: Body, got: Extent, buffer: memoryview | None, url: str) -> Re
     text = f"the body ended after {filled} of {got.length} bytes"
     if cause is not None:
         text += f": {cause.message}"
-    raise BodyCut(text, url=url, read=Read(view[:filled], got.info)) from cause
+    kind = BodyStalled if isinstance(cause, StoreTimeout) else BodyCut
+    raise kind(text, url=url, read=Read(view[:filled], got.info)) from cause
 
 
 def _past_the_end(info: ObjectInfo, offset: int, tag: str | None, url: str) -> Read:
