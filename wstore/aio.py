@@ -7,7 +7,7 @@ import functools
 import threading
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from wstore.transfer import attempt, run_in_thread
+from wstore.transfer import attempt, run_call_in_thread
 
 if TYPE_CHECKING:
     import asyncio
@@ -62,7 +62,7 @@ async def _in_thread(function: Callable[[], T]) -> T:
         error = attempt(lambda: results.append(context.run(function)))
         _deliver(loop, functools.partial(_finish, future, results, error))
 
-    run_in_thread(job)
+    run_call_in_thread(job)
     return await future
 
 

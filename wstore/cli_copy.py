@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import Counter
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -78,7 +79,14 @@ def _tree(source: StoragePath, target: StoragePath) -> list[_Copy]:
     ]
     if not found and not source.is_dir():
         raise NotFound("there is nothing below it", url=source.url)
+    twice = next((place for place, count in _targets(found).items() if count > 1), None)
+    if twice is not None:  # such as "a/b" and "a//b", which are one name of a file
+        raise InvalidArgument(f"two objects would both become {twice.url}", url=source.url)
     return found
+
+
+def _targets(copies: list[_Copy]) -> Counter[StoragePath]:
+    return Counter(copy.target for copy in copies)
 
 
 def _run(copies: list[_Copy], *, label: str, as_json: bool) -> None:

@@ -94,11 +94,7 @@ def rm(
         path = StoragePath(url)
         if recursive and not path.key and not yes:
             raise InvalidArgument("this would remove everything here: add --yes", url=path.url)
-        if recursive and not path.is_file():
-            removed = path.remove_tree(missing_ok=force)
-        else:
-            path.remove(missing_ok=force)
-            removed = 1
+        removed = _remove(path, recursive=recursive, force=force)
         if as_json:
             print_json({"url": path.url, "removed": removed})
         elif recursive:
@@ -119,6 +115,18 @@ def wait(
         print_json(described(path.url, info))
     else:
         print(f"{printable(path.url)}: {human_size(info.size)}")
+
+
+def _remove(path: StoragePath, *, recursive: bool, force: bool) -> int:
+    """How many objects were removed. A key can be an object and a prefix: with -r both go."""
+    is_object = path.is_file()
+    if not recursive or (is_object and not path.is_dir()):
+        path.remove(missing_ok=force)
+        return 1
+    removed = path.remove_tree(missing_ok=force)
+    if is_object:
+        path.remove(missing_ok=True)
+    return removed + is_object
 
 
 def entries_of(path: StoragePath, *, recursive: bool) -> Iterator[Entry]:

@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 
 # A request on a store far away costs what about so many bytes cost: reading across is cheaper.
 MAX_GAP = 512 << 10
-_MAPPED = (
-    1 << 20
-)  # from here on, memory is mapped: the kernel zeroes it page by page, where it is used
+# From here on memory is mapped: the kernel zeroes it page by page, where it is used.
+_MAPPED = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)

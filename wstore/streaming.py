@@ -106,7 +106,7 @@ class StreamWriter:
         self._piece = bytearray()
         self._window.drop()
         if self._upload is not None:
-            abort(self._upload, error if error is not None else Exception())
+            abort(self._upload, error)
 
     def _send_piece(self, more: int) -> None:
         """Hand over the full piece, as there is more to come."""

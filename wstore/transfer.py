@@ -19,13 +19,14 @@ from wstore.errors import Cancelled
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MAX_THREADS = 256  # of the process; a request waiting for the network costs one
+MAX_THREADS = 256  # of each kind; a request waiting for the network costs one
 
 
 class _Threads:
     """Daemon threads of this process, started when a job finds none idle, kept for later jobs."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._free = 0  # threads that wait, less the jobs queued for them
@@ -41,7 +42,7 @@ class _Threads:
             if self._free > 0 or self._started >= MAX_THREADS:
                 self._free -= 1
             else:
-                name = f"wstore-{self._started}"
+                name = f"{self._name}-{self._started}"
                 threading.Thread(target=self._serve, name=name, daemon=True).start()
                 self._started += 1
         self._jobs.put(job)
@@ -55,12 +56,13 @@ class _Threads:
                 self._free += 1
 
 
-_threads = _Threads()
+_threads = _Threads("wstore")
+_callers = _Threads("wstore-call")
 
 
 def _renew_after_fork() -> None:
-    global _threads
-    _threads = _Threads()
+    global _threads, _callers
+    _threads, _callers = _Threads("wstore"), _Threads("wstore-call")
 
 
 os.register_at_fork(after_in_child=_renew_after_fork)
@@ -69,6 +71,15 @@ os.register_at_fork(after_in_child=_renew_after_fork)
 def run_in_thread(job: Callable[[], None]) -> None:
     """Run `job`, which must not raise, on a shared daemon thread."""
     _threads.run(job)
+
+
+def run_call_in_thread(job: Callable[[], None]) -> None:
+    """Run a whole call, which must not raise, on a daemon thread.
+
+    Not on the shared ones: a call may wait for jobs that need those (a look of `waiting.wait`), so many
+    calls at once would leave none to their own jobs.
+    """
+    _callers.run(job)
 
 
 def run_parallel(
@@ -151,9 +162,8 @@ class _Crew:
             if error is not None:
                 raise error
         finally:
-            del (
-                error
-            )  # its traceback holds this frame: without the cycle the memory is free at once
+            # Its traceback holds this frame: without the cycle the memory is free at once.
+            del error
 
     def _labour(self) -> None:
         error = attempt(self._work_all)

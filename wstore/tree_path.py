@@ -8,6 +8,7 @@ from wstore import tree
 from wstore.errors import IsADirectory, NotFound
 from wstore.pure_path import PureStoragePath
 from wstore.stores import registry
+from wstore.transfer import check_cancel
 
 if TYPE_CHECKING:
     import os
@@ -44,6 +45,7 @@ class TreePath(PureStoragePath):
     def exists(self, *, cancel: threading.Event | None = None) -> bool:
         """Whether there is an object, a directory or a prefix. One request for an object, two else.
         Nothing is cached. A missing bucket is False; a refusal raises."""
+        check_cancel(cancel)
         return tree.kind(self.store, self.key) is not None
 
     def is_file(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from wstore.progress import Progress
     from wstore.sources import Data
     from wstore.stores.base import Capabilities, ObjectInfo, Store, Upload
+
+_log = logging.getLogger(__name__)
 
 MEMORY_BUDGET = 256 * MiB
 ONE_REQUEST = 16 * MiB  # up to here one PUT is quicker than the requests around a piecewise upload
@@ -123,12 +126,17 @@ def conditional_limit(store: Store, options: WriteOptions) -> int:
     return min(options.max_memory, store.capabilities.pieces.max_put)
 
 
-def abort(upload: Upload, error: BaseException) -> None:
-    """Drop the upload because of `error`; a failure to do so is added to it as a note."""
+def abort(upload: Upload, error: BaseException | None) -> None:
+    """Drop the upload, because of `error` if there is one; a failure to do so is added to it as a note,
+    else logged."""
     try:
         upload.abort()
     except WStoreError as failure:
-        error.add_note(f"the unfinished upload could not be removed: {failure}; sweep it later")
+        text = f"the unfinished upload could not be removed: {failure}; sweep it later"
+        if error is None:
+            _log.warning("%s", text)
+        else:
+            error.add_note(text)
 
 
 def _write_sized(store: Store, key: str, source: Sized, options: WriteOptions) -> ObjectInfo:

@@ -14,6 +14,7 @@ from wstore import NotFound, StoragePath, WaitTimeout
 from wstore.stores.base import MiB
 from wstore.stores.memory import MemoryStore
 from wstore.stores.wrap import Call, Fault, Faults
+from wstore.transfer import MAX_THREADS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -169,3 +170,16 @@ def test_the_callers_cancel_event_works_too(path: StoragePath) -> None:
             await path.await_object(None, cancel=cancel)
 
     asyncio.run(main())
+
+
+def test_more_waits_than_threads_do_not_starve_one_another(path: StoragePath) -> None:
+    async def run() -> None:
+        names = [path.parent / str(number) for number in range(MAX_THREADS + 20)]
+        waits = [asyncio.create_task(name.await_object(60)) for name in names]
+        while threading.active_count() < MAX_THREADS:
+            await asyncio.sleep(0)
+        for name in names:
+            name.write_bytes(b"x")
+        assert len(await asyncio.gather(*waits)) == len(names)
+
+    asyncio.run(run())

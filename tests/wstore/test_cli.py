@@ -156,6 +156,23 @@ def test_cp_recursive_refuses_to_copy_into_itself(run: Run, tree: Path) -> None:
     assert "lies inside what is copied" in found.err
 
 
+def test_cp_recursive_refuses_to_write_one_file_twice(run: Run, tmp_path: Path) -> None:
+    for name in ("a/b", "a//b"):
+        StoragePath(f"memory://twins/t/{name}").write_bytes(name.encode())
+    done = run("cp", "-r", "memory://twins/t", str(tmp_path / "out"))
+    assert done.code == 2
+    assert "two objects" in done.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_rm_recursive_takes_an_object_that_is_also_a_prefix(run: Run) -> None:
+    for name in ("both", "both/x", "both2"):
+        StoragePath(f"memory://rm-both/{name}").write_bytes(b"")
+    assert run("rm", "-r", "memory://rm-both/both").code == 0
+    left = [path.name for path in StoragePath("memory://rm-both").iterdir()]
+    assert left == ["both2"]
+
+
 def test_cp_between_local_and_s3_and_back(
     run: Run,
     tree: Path,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import pytest
 from wstore import (
     AccessDenied,
     AlreadyExists,
+    Cancelled,
     InvalidArgument,
     InvalidPath,
     IsADirectory,

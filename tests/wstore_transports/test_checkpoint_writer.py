@@ -17,8 +17,10 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from wstore.errors import InvalidArgument, WStoreError
+from wstore.errors import InvalidArgument, NoSpace, Unavailable, WStoreError
 from wstore.path import StoragePath
+from wstore.stores.memory import MemoryStore
+from wstore.stores.wrap import Fault, Faults, fail
 from wstore_transports.checkpoint import (
     CheckpointReader,
     CheckpointWriter,
@@ -228,6 +230,27 @@ def test_many_small_tensors(place: StoragePath) -> None:
 @pytest.mark.long
 def test_100_000_small_tensors(place: StoragePath) -> None:
     _many(place, 100_000)
+
+
+def test_a_version_stands_without_its_index(caplog: pytest.LogCaptureFixture) -> None:
+    refused = Fault(fail(lambda: NoSpace("full")), lambda call: call.key.endswith(".index.json"))
+    place = StoragePath("memory://index/root", store=Faults(MemoryStore(), [refused]))
+    with CheckpointWriter(place) as writer:
+        report = writer.write(1, {"w": np.arange(3)})
+    assert "full" in caplog.text
+    assert CheckpointReader(place).latest().number == report.version
+
+
+def test_an_error_behind_the_commit_says_that_the_version_is_there() -> None:
+    lost = Fault(
+        fail(lambda: Unavailable("busy")),
+        lambda call: call.op == "read" and call.key.endswith("/manifest.json"),
+    )
+    place = StoragePath("memory://note/root", store=Faults(MemoryStore(), [lost]))
+    with CheckpointWriter(place) as writer, pytest.raises(Unavailable) as caught:
+        writer.write(1, {"w": np.arange(3)})
+    version = CheckpointReader(place).latest()
+    assert caught.value.__notes__ == [f"version {version.number} is committed all the same"]
 
 
 def test_a_second_writer_fences_the_first(place: StoragePath) -> None:

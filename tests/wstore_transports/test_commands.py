@@ -110,9 +110,28 @@ def test_gc_shows_first_and_deletes_when_told(
     assert sorted(root.rglob("*")) == before
     code, out, _ = run(capsys, "gc", str(root), "--keep", "1", "--yes", "--json")
     assert code == 0
-    assert json.loads(out)["deleted"] is True
+    done = json.loads(out)
+    assert done["deleted"] is True
+    assert done["objects"]
+    assert not any((root / going["name"]).exists() for going in done["objects"])
     assert [version.step for version in CheckpointReader(str(root)).versions()] == [30]
     assert run(capsys, "verify", str(root), "--deep")[0] == 0
+
+
+def test_gc_says_when_a_starting_reader_stopped_it(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    CheckpointWriter(str(root)).close()
+    with Root.open(StoragePath(root)).begin_session("other") as session:
+        (session.open_attempt(1).directory / "r00000.x").write_bytes(b"left over")
+    Root.open(StoragePath(root)).begin_session("next").close()
+    before = sorted(root.rglob("data/**/*"))
+    with Root.open(StoragePath(root)).lease("joiner", interval_s=0.01):
+        code, out, err = run(capsys, "gc", str(root), "--keep", "1", "--yes", "--json")
+    assert code == 1
+    assert "joiner" in err
+    assert json.loads(out)["deleted"] is False
+    assert sorted(root.rglob("data/**/*")) == before
 
 
 def test_gc_refuses_what_is_no_root(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,9 +12,12 @@ from wstore.errors import InvalidArgument
 from wstore.path import StoragePath
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from wstore.cli_output import Json
     from wstore_transports.checkpoint.snapshot import Snapshot
-    from wstore_transports.versions import GcPlan, Version
+    from wstore_transports.versions import Fate, Version
+    from wstore_transports.versions.garbage import Going
 
 Url = Annotated[
     str,
@@ -92,22 +95,37 @@ def gc(
     were killed over a day ago left unfinished.
 
     Versions that living readers lease stay. Deleting waits one lease period (a minute by default) first,
-    so that a reader that is just starting is seen.
+    so that a reader that is just starting is seen. Where one was starting all the while nothing is deleted:
+    exit status 1, run it again.
     """
     from wstore_transports.versions import Retention, Root, collect, plan_gc
 
     root = Root.open(StoragePath(url))
     retention = Retention(keep_last=keep)
-    plan = plan_gc(root, retention)
+    if not yes:
+        plan = plan_gc(root, retention)
+        if as_json:
+            print_json(_gc_fields(root.path.url, plan.versions, plan.objects, deleted=False))
+        else:
+            _show_gc(
+                plan.versions, plan.objects, end="would go; nothing was deleted, --yes does it"
+            )
+        return
+    if not as_json:
+        print(f"waiting {root.lease_s:g} s for readers, then deleting", file=sys.stderr)
+    report = collect(root, retention)
+    root.path.sweep()
     if as_json:
-        print_json({"url": root.path.url, "deleted": yes, **_gc_fields(plan)})
+        done = not report.joining
+        print_json(_gc_fields(root.path.url, report.versions, report.deleted, deleted=done))
     else:
-        _show_gc(plan, yes)
-    if yes:
-        if not as_json:
-            print(f"waiting {root.lease_s:g} s for readers, then deleting", file=sys.stderr)
-        collect(root, retention)
-        root.path.sweep()
+        _show_gc(report.versions, report.deleted, end="deleted")
+    if report.joining:
+        readers = printable(", ".join(report.joining))
+        print(
+            f"wstore: readers are just starting, so nothing was deleted: {readers}", file=sys.stderr
+        )
+        raise typer.Exit(1)
 
 
 def split_version(url: str) -> tuple[StoragePath, int | None]:
@@ -176,22 +194,24 @@ def _show_snapshot(url: str, snapshot: Snapshot, as_json: bool) -> None:
         print(f"  {spec.dtype:<8} {shape:<20} {size:>10}  {spec.digest}  {printable(name)}{tied}")
 
 
-def _gc_fields(plan: GcPlan) -> dict[str, Json]:
-    versions: list[Json] = [
+def _gc_fields(
+    url: str, versions: Sequence[Fate], objects: Sequence[Going], *, deleted: bool
+) -> dict[str, Json]:
+    fates: list[Json] = [
         {"version": fate.number, "step": fate.step, "stays": fate.stays, "reason": fate.reason}
-        for fate in plan.versions
+        for fate in versions
     ]
-    objects: list[Json] = [
-        {"name": going.name, "size": going.size, "reason": going.reason} for going in plan.objects
+    names: list[Json] = [
+        {"name": going.name, "size": going.size, "reason": going.reason} for going in objects
     ]
-    return {"bytes": plan.nbytes, "versions": versions, "objects": objects}
+    nbytes = sum(going.size for going in objects)
+    return {"url": url, "deleted": deleted, "bytes": nbytes, "versions": fates, "objects": names}
 
 
-def _show_gc(plan: GcPlan, yes: bool) -> None:
-    for fate in plan.versions:
+def _show_gc(versions: Sequence[Fate], objects: Sequence[Going], *, end: str) -> None:
+    for fate in versions:
         verdict = "stays" if fate.stays else "goes"
         print(f"version {fate.number} (step {fate.step}) {verdict}: {fate.reason}")
-    for going in plan.objects:
+    for going in objects:
         print(f"  {human_size(going.size):>10}  {printable(going.name)}: {going.reason}")
-    hint = "" if yes or not plan.objects else " (nothing was deleted; --yes does it)"
-    print(f"{len(plan.objects)} objects, {human_size(plan.nbytes)}{hint}")
+    print(f"{len(objects)} objects, {human_size(sum(going.size for going in objects))} {end}")

@@ -97,9 +97,8 @@ def info_of(status: os.stat_result) -> ObjectInfo:
     return _describe(status.st_ino, status.st_mtime_ns, status.st_size)
 
 
-@lru_cache(
-    1024
-)  # the reads of one file ask again and again, each after its copy emptied the CPU's cache
+# The reads of one file ask again and again, each after its copy emptied the CPU's cache.
+@lru_cache(1024)
 def _describe(inode: int, modified_ns: int, size: int) -> ObjectInfo:
     try:
         modified = datetime.fromtimestamp(modified_ns / 1e9, UTC)

@@ -130,9 +130,8 @@ class TempFile:
         if (mine.st_uid, mine.st_gid) != (old.st_uid, old.st_gid):
             try:
                 os.fchown(self.fd, old.st_uid, old.st_gid)
-            except (
-                OSError
-            ) as error:  # only root may give files away; then the writer owns the new one
+            except OSError as error:
+                # Only root may give files away; else the writer owns the new one.
                 if error.errno not in _NO_CHOWN:
                     raise
         os.fchmod(self.fd, stat.S_IMODE(old.st_mode))

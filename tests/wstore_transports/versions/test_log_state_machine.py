@@ -552,4 +552,4 @@ def test_protocol_holds() -> None:
 
 @pytest.mark.long
 def test_protocol_holds_for_long() -> None:
-    run_machine(1500, 60)
+    run_machine(300, 60)

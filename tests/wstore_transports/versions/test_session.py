@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from wstore.errors import Cancelled, IntegrityError, InvalidArgument, WaitTimeout
+from wstore.errors import (
+    AccessDenied,
+    Cancelled,
+    IntegrityError,
+    InvalidArgument,
+    Unavailable,
+    WaitTimeout,
+)
 from wstore.path import StoragePath
+from wstore.stores.wrap import Fault, Faults, fail
 from wstore_transports.errors import AttemptAborted, Fenced, PublisherLost, RootError, RunEnded
 from wstore_transports.versions import Block, ObjectRef, Root, Spec, Tensor
 from wstore_transports.versions.documents import Abort, Weights
@@ -18,6 +26,7 @@ from wstore_transports.versions.sealing import hash_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from wstore.errors import WStoreError
     from wstore.stores.memory import MemoryStore
     from wstore_transports.versions import Attempt, PublishSession, Version
 
@@ -231,6 +240,25 @@ def test_a_wait_ends_in_the_way_that_fits(root: Root, publish: Publish) -> None:
     session.end()
     with pytest.raises(RunEnded):
         again(root).wait(version.number, timeout=60)
+
+
+def test_a_wait_outlasts_a_store_that_is_away_for_a_while(
+    root: Root, store: MemoryStore, publish: Publish
+) -> None:
+    with root.begin_session("run") as session:
+        version = publish(session, 1)
+
+    def reader(error: WStoreError, times: int) -> Root:
+        fault = Fault(
+            fail(lambda: error), lambda call: call.key.startswith("root/log/"), times=times
+        )
+        return Root.open(StoragePath(root.path.url, store=Faults(store, [fault])))
+
+    assert reader(Unavailable("busy"), 3).wait(timeout=60).number == version.number
+    with pytest.raises(WaitTimeout, match="busy"):
+        reader(Unavailable("busy"), 10**9).wait(timeout=0.05)
+    with pytest.raises(AccessDenied):
+        reader(AccessDenied("no"), 1).wait(timeout=60)
 
 
 def test_the_session_counter_moves(root: Root, store: MemoryStore) -> None:

@@ -9,7 +9,8 @@ import xxhash
 from wstore_transports.versions.documents import Block, ObjectRef, Tensor
 
 if TYPE_CHECKING:
-    from wstore_transports.checkpoint.file_stream import FileStream, StoredBlock
+    from wstore_transports.checkpoint.file_stream import FileStream
+    from wstore_transports.checkpoint.hashing import StoredBlock
     from wstore_transports.checkpoint.pieces import Piece
     from wstore_transports.checkpoint.sharing import Shared
     from wstore_transports.versions import Attempt

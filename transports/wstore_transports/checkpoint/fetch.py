@@ -11,8 +11,8 @@ import xxhash
 from wstore.errors import IntegrityError
 from wstore.progress import ByteCounter
 from wstore.transfer import run_parallel
-from wstore_codecs.block import Block
 from wstore_transports.checkpoint.placement import MAX_BLOCK_BYTES, cut_blocks
+from wstore_transports.versions.block_source import touched
 
 if TYPE_CHECKING:
     import threading
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from wstore.path import StoragePath
     from wstore.progress import Progress
+    from wstore_codecs.block import Block
     from wstore_transports.checkpoint.targets import Target
     from wstore_transports.versions import documents
 
@@ -91,16 +92,12 @@ def plan(targets: Sequence[Target]) -> list[Request]:
 
 def _fetches(target: Target) -> Iterator[Fetch]:
     covered = 0
-    for stored in target.tensor.blocks:
-        box = Block(target.name, tuple(stored.origin), tuple(stored.extent))
-        part = target.box.clip(box)
-        if part is None:
-            continue
+    for stored, box, common in touched(target.tensor, target.box):
         if stored.encoding != "flat" or stored.nbytes != box.size * target.itemsize:
             raise IntegrityError(
                 f"tensor {target.name!r}: block at {box.origin} is not plain bytes"
             )
-        covered += part.size
+        covered += common
         yield from _cut(target, box, stored)
     if covered != target.box.size:
         raise IntegrityError(
@@ -111,12 +108,15 @@ def _fetches(target: Target) -> Iterator[Fetch]:
 def _cut(target: Target, box: Block, stored: documents.Block) -> Iterator[Fetch]:
     """The block; what has no hash can be cut further, so less is read and staged."""
     offset = stored.offset
-    boxes = [box] if stored.hash else cut_blocks(box, target.itemsize)
-    for part in boxes:
+    if stored.hash:
+        place = target.place(box)
+        yield Fetch(target, box, stored.object, offset, stored.nbytes, stored.hash, place)
+        return
+    for part in cut_blocks(box, target.itemsize):
         nbytes = part.size * target.itemsize
         if target.box.clip(part) is not None:
             place = target.place(part)
-            yield Fetch(target, part, stored.object, offset, nbytes, stored.hash, place)
+            yield Fetch(target, part, stored.object, offset, nbytes, "", place)
         offset += nbytes
 
 

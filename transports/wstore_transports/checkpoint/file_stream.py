@@ -2,6 +2,9 @@
 
 A block is what a reader fetches and checks by itself, so a slice of a large tensor can be read and still
 be verified. Hashing runs on threads beside the consumer, who is uploading meanwhile.
+
+The library's own numpy writer corrupts strided and Fortran-ordered arrays and knows no bf16; and both
+of its writers hold a second copy of the model.
 """
 
 from __future__ import annotations
@@ -9,23 +12,28 @@ from __future__ import annotations
 import os
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
 import xxhash
 
-from wstore_codecs import tensors as arrays
-from wstore_codecs.digest import TensorDigest, digest_flat
-from wstore_codecs.digest_plan import index_map
-from wstore_transports.checkpoint.placement import cut_blocks, stored_names
+from wstore_transports.checkpoint.hashing import (
+    block_bits,
+    elements,
+    hash_block,
+    hash_run,
+    small,
+    small_runs,
+)
+from wstore_transports.checkpoint.placement import stored_names
 from wstore_transports.checkpoint.safetensors_header import build_header
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from wstore_codecs.block import Block
     from wstore_codecs.tensors import Bits
+    from wstore_transports.checkpoint.hashing import StoredBlock
     from wstore_transports.checkpoint.pieces import Piece
 
 JOIN_BYTES = 256 << 10
@@ -33,26 +41,6 @@ JOIN_BYTES = 256 << 10
 
 _AHEAD = 4
 """Blocks that may wait to be hashed while the consumer goes on."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredBlock:
-    """One block as it was streamed.
-
-    Attributes:
-        piece: what it is a part of.
-        box: where it lies in the tensor.
-        offset, nbytes: where it lies in the file.
-        hash: xxh3-128 of its bytes, 32 hex digits.
-        digest: the additive digest of its elements, at their place in the tensor.
-    """
-
-    piece: Piece
-    box: Block
-    offset: int
-    nbytes: int
-    hash: str
-    digest: TensorDigest
 
 
 class FileStream:
@@ -88,16 +76,15 @@ class FileStream:
         whole = xxhash.xxh3_128(self._head)
         yield memoryview(self._head)
         joined = bytearray()
-        waiting: deque[Future[StoredBlock]] = deque()
+        waiting: deque[Future[list[StoredBlock]]] = deque()
         with ThreadPoolExecutor(min(4, os.cpu_count() or 1), "wstore-hash") as pool:
-            for piece, box, offset, bits in self._walk():
-                data = bits.view("u1").data
+            for data, hashed in self._walk():
                 if data.nbytes < JOIN_BYTES:
                     self._settle(waiting, 0)
-                    self.blocks.append(hash_block(piece, box, offset, bits))
+                    self.blocks += hashed()
                     joined += data
                 else:
-                    waiting.append(pool.submit(hash_block, piece, box, offset, bits))
+                    waiting.append(pool.submit(hashed))
                 if joined and (len(joined) >= JOIN_BYTES or data.nbytes >= JOIN_BYTES):
                     whole.update(joined)
                     yield memoryview(joined)
@@ -112,43 +99,24 @@ class FileStream:
             yield memoryview(joined)
         self.hash = whole.hexdigest()
 
-    def _walk(self) -> Iterator[tuple[Piece, Block, int, Bits]]:
-        for name, entry in self._header.tensors.items():
-            piece, offset = self._pieces[name], entry.offset
-            self.current = piece.name
-            for box, bits in block_bits(piece):
-                yield piece, box, offset, bits
+    def _walk(self) -> Iterator[tuple[memoryview, Callable[[], list[StoredBlock]]]]:
+        """The tensors' bytes in order, each with the work of hashing it."""
+        offset = self._header.data_start
+        for run in small_runs(self._pieces[name] for name in self._header.tensors):
+            self.current = run[0].name
+            if small(run[0]):
+                data = elements(run)
+                yield memoryview(data), partial(hash_run, run, data, offset)
+                offset += len(data)
+                continue
+            for box, bits in block_bits(run[0]):
+                yield bits.view("u1").data, partial(_hash_one, run[0], box, offset, bits)
                 offset += bits.nbytes
 
-    def _settle(self, waiting: deque[Future[StoredBlock]], most: int) -> None:
+    def _settle(self, waiting: deque[Future[list[StoredBlock]]], most: int) -> None:
         while len(waiting) > most:
-            self.blocks.append(waiting.popleft().result())
+            self.blocks += waiting.popleft().result()
 
 
-def block_bits(piece: Piece) -> Iterator[tuple[Block, Bits]]:
-    """A piece's blocks in order, each with its elements' bits as a flat contiguous array.
-
-    Device tensors come to the host one chunk at a time.
-    """
-    boxes = list(cut_blocks(piece.box, piece.dtype.itemsize))
-    for box in boxes:
-        part = piece.array if len(boxes) == 1 else piece.array[piece.box.local(box).slices()]
-        chunks = list(arrays.bit_chunks(part, name=piece.name))
-        yield box, chunks[0] if len(chunks) == 1 else _joined(chunks, piece)
-
-
-def _joined(chunks: list[Bits], piece: Piece) -> Bits:
-    return np.concatenate([np.empty(0, piece.dtype.bits), *chunks])
-
-
-def hash_block(piece: Piece, box: Block, offset: int, bits: Bits) -> StoredBlock:
-    """Hash and digest one block."""
-    spread = index_map(box.extent, piece.shape, box.origin, tensor=piece.name)
-    return StoredBlock(
-        piece,
-        box,
-        offset,
-        bits.nbytes,
-        xxhash.xxh3_128_hexdigest(bits.view("u1").data),
-        digest_flat(bits, spread),
-    )
+def _hash_one(piece: Piece, box: Block, offset: int, bits: Bits) -> list[StoredBlock]:
+    return [hash_block(piece, box, offset, bits)]

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 from typing import TYPE_CHECKING
+
+from wstore.errors import WStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from wstore_transports.versions import Version
     from wstore_transports.versions.documents import Manifest
+
+_log = logging.getLogger("wstore.checkpoint")
 
 INDEX = "model.safetensors.index.json"
 
@@ -52,12 +57,16 @@ def write_index(version: Version, manifest: Manifest) -> None:
     """Put the index beside a committed version's files, where that makes them readable in place.
 
     Not a part of the version: it says nothing that the manifest does not, and `download` makes its own.
+    So where the store refuses it, that is logged, and the version stands.
     """
     directory = version.record.manifest.name.rpartition("/")[0]
     found = weight_map(manifest, directory)
     if found is not None:
         total = sum(block.nbytes for t in manifest.tensors.values() for block in t.blocks)
-        version.object(f"{directory}/{INDEX}").write_file(index_json(found, total))
+        try:
+            version.object(f"{directory}/{INDEX}").write_file(index_json(found, total))
+        except WStoreError as error:
+            _log.warning("version %d has no index beside its files: %s", version.number, error)
 
 
 def _in_one_run(manifest: Manifest, name: str) -> bool:

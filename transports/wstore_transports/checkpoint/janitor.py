@@ -18,8 +18,9 @@ _log = logging.getLogger("wstore.checkpoint")
 class Janitor:
     """Sweeps what killed writers left, once; then collects garbage after each `wake`, a pass at a time.
 
-    Without a retention nothing is collected. A pass waits a lease period before it deletes, so it must not hold up the writer. A failed pass is
-    logged and tried again after the next version: it can only leave too much, never take too much.
+    Without a retention nothing is collected. A pass waits a lease period before it deletes, so it must not
+    hold up the writer. A failed pass is logged and tried again after the next version: it can only leave
+    too much, never take too much.
     """
 
     def __init__(self, root: Root, retention: Retention | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Literal
 
@@ -82,10 +83,12 @@ class CheckpointReader:
         Raises:
             WaitTimeout: none within `timeout` seconds. RunEnded: none will come. Cancelled.
         """
+        deadline = time.monotonic() + timeout
         if self._root is None:
             (self._path / "wstore.json").wait(timeout, cancel=cancel)
         number = after if isinstance(after, int) else after.number
-        return self.root.wait(number, timeout=timeout, cancel=cancel)
+        left = max(0.0, deadline - time.monotonic())
+        return self.root.wait(number, timeout=left, cancel=cancel)
 
     def tensors(self, version: int | Version | None = None) -> dict[str, Spec]:
         """What the version holds, by name; tied names too. Reads no tensor."""
@@ -256,7 +259,12 @@ def _targets(
     result: dict[str, Array] = {}
     for name in wanted:
         tensor = snapshot.tensor(name)
-        cut = _box(have[name], tuple(tensor.shape), boxes.get(name))
+        shape = tuple(tensor.shape)
+        cut = (
+            _box(have[name], shape, boxes[name])
+            if name in boxes
+            else Block.whole(have[name], shape)
+        )
         if out is None:
             key: object = (have[name], cut)
             target = targets.get(key) or allocate(have[name], tensor, cut, framework)
@@ -268,9 +276,7 @@ def _targets(
     return list(targets.values()), result
 
 
-def _box(name: str, shape: tuple[int, ...], cut: tuple[slice, ...] | None) -> Block:
-    if cut is None:
-        return Block.whole(name, shape)
+def _box(name: str, shape: tuple[int, ...], cut: tuple[slice, ...]) -> Block:
     if len(cut) > len(shape) or any(part.step not in (None, 1) for part in cut):
         raise InvalidArgument(
             f"tensor {name!r}: {cut} is not a box of shape {shape}: at most one slice a dimension, step 1"

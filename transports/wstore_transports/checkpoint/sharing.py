@@ -15,13 +15,20 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from wstore_codecs.digest import digest_block
-from wstore_transports.checkpoint.file_stream import block_bits
+from wstore_transports.checkpoint.hashing import (
+    block_bits,
+    elements,
+    hash_run,
+    small,
+    small_runs,
+)
+from wstore_transports.versions.manifest import in_one_block
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wstore_transports.checkpoint.pieces import Piece
-    from wstore_transports.versions.documents import Block, Manifest
+    from wstore_transports.versions.documents import Block, Manifest, Tensor
 
 LIVE_SHARE = 0.5
 """A file is shared when at least this part of its bytes is unchanged."""
@@ -66,8 +73,9 @@ def plan_sharing(pieces: Sequence[Piece], base: Manifest | None) -> SharingPlan:
         return SharingPlan((), (), tuple(pieces))
     same: list[Shared] = []
     moved: list[Piece] = []
+    small_ones = _unchanged_small(pieces, base)
     for piece in pieces:
-        blocks = _unchanged(piece, base)
+        blocks = small_ones.get(piece.name) if small(piece) else _unchanged(piece, base)
         if blocks is None:
             moved.append(piece)
         else:
@@ -89,10 +97,34 @@ def plan_sharing(pieces: Sequence[Piece], base: Manifest | None) -> SharingPlan:
     )
 
 
-def _unchanged(piece: Piece, base: Manifest) -> tuple[Block, ...] | None:
-    """The base's blocks of exactly this piece when all its bytes are as they were, else None."""
+def _unchanged_small(pieces: Sequence[Piece], base: Manifest) -> dict[str, tuple[Block, ...]]:
+    """What `_unchanged` finds for each small piece that is as it was, by name."""
+    found: dict[str, tuple[Block, ...]] = {}
+    ordered = sorted(filter(small, pieces), key=lambda piece: piece.dtype.itemsize)
+    for run in small_runs(ordered):
+        for stored in hash_run(run, elements(run)):
+            tensor = _stored(stored.piece, base)
+            if tensor is None or not in_one_block(tensor):
+                continue
+            block = tensor.blocks[0]
+            mine = ("flat", stored.hash, stored.digest.hex)
+            if (block.encoding, block.hash, block.digest) == mine:
+                found[stored.piece.name] = (block,)
+    return found
+
+
+def _stored(piece: Piece, base: Manifest) -> Tensor | None:
+    """The base's tensor of that name when it has the same dtype and shape."""
     tensor = base.tensors.get(base.aliases.get(piece.name, piece.name))
     if tensor is None or tensor.dtype != piece.dtype.name or tuple(tensor.shape) != piece.shape:
+        return None
+    return tensor
+
+
+def _unchanged(piece: Piece, base: Manifest) -> tuple[Block, ...] | None:
+    """The base's blocks of exactly this piece when all its bytes are as they were, else None."""
+    tensor = _stored(piece, base)
+    if tensor is None:
         return None
     stored = {(tuple(block.origin), tuple(block.extent)): block for block in tensor.blocks}
     found = []

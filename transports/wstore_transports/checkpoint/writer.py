@@ -142,7 +142,8 @@ class CheckpointWriter:
             InvalidArgument: names, dtypes, shards that cannot be stored; nothing was written then.
             AttemptAborted: another rank failed, or the ranks' pieces do not cover a tensor exactly.
             Fenced: another writer has taken over.
-            Whatever the store raises. In each case no version appears and the older ones are intact.
+            Whatever the store raises. In each case no version appears and the older ones are intact,
+            unless a note on the error says that the version was committed before it.
         """
         started = time.monotonic()
         extra = files or {}
@@ -167,11 +168,11 @@ class CheckpointWriter:
                 metadata=given.metadata,
             )
             version = attempt.commit(timeout=self._timeout_s, cancel=cancel)
-        manifest = version.manifest()
-        if attempt.rank == 0:
-            write_index(version, manifest)
         if self._janitor is not None:
             self._janitor.wake()
+        manifest = _committed_manifest(version)
+        if attempt.rank == 0:
+            write_index(version, manifest)
         return _report(version, manifest, inventory, given, time.monotonic() - started)
 
     def end(self) -> None:
@@ -290,6 +291,14 @@ def _tied(pieces: Sequence[Piece], inventory: Inventory) -> dict[str, str]:
     names = {piece.name for piece in pieces}
     tied = {alias: name for alias, name in inventory.aliases.items() if name in names}
     return {**{alias: name for alias, name in tied.items() if alias != "format"}, "format": "pt"}
+
+
+def _committed_manifest(version: Version) -> Manifest:
+    try:
+        return version.manifest()
+    except WStoreError as error:
+        error.add_note(f"version {version.number} is committed all the same")
+        raise
 
 
 def _report(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from wstore.errors import IntegrityError, InvalidArgument, InvalidPath, NotFound, WStoreError
@@ -61,11 +62,15 @@ class Attempt:
         directory: where the attempt's objects live.
     """
 
-    def __init__(self, place: Place, opened: Open, *, rank: int) -> None:
+    def __init__(
+        self, place: Place, opened: Open, *, rank: int, previous: Version | None = None
+    ) -> None:
         self._place = place
         self._name = layout.AttemptName(opened.run, opened.wanted, opened.attempt).directory
         self._scanned = opened.wanted - 1
         self._outcome: Outcome | None = None
+        self._merged: Manifest | None = None
+        self._previous = previous
         self._lock = threading.RLock()
         self.opened = opened
         self.rank = rank
@@ -101,8 +106,11 @@ class Attempt:
         """
         if self.opened.shares == 0:
             return None
-        record = self._place.log.weights(self.opened.shares)
-        return Version(self._place, record).manifest()
+        if self._previous is None or self._previous.number != self.opened.shares:
+            self._previous = Version(self._place, self._place.log.weights(self.opened.shares))
+        if self._previous.known is None:
+            self._previous = replace(self._previous, known=self._previous.manifest())
+        return self._previous.manifest()
 
     def done(
         self,
@@ -146,6 +154,13 @@ class Attempt:
             raise IntegrityError(f"{size} bytes were written of {ref.size}", url=path.url)
 
     # Ending
+
+    @property
+    def committed(self) -> Version | None:
+        """The version that this attempt became, as far as this process has looked."""
+        if not isinstance(self._outcome, Weights):
+            return None
+        return Version(self._place, self._outcome, self._merged)
 
     def outcome(self) -> Outcome | None:
         """How the attempt ended, from the log; None while nothing there says so."""
@@ -226,6 +241,7 @@ class Attempt:
         data = seal(merged.manifest)
         (self.directory / layout.MANIFEST).write_file(data)
         ref = ObjectRef(name=f"{self._name}/{layout.MANIFEST}", size=len(data), hash=hash_of(data))
+        self._merged = merged.manifest
         with self._lock:
             self._append(lambda tip: self._draft_weights(tip, merged, ref))
 
@@ -254,7 +270,7 @@ class Attempt:
     def _result(self) -> Version:
         match self.outcome():
             case Weights() as record:
-                return Version(self._place, record)
+                return Version(self._place, record, self._merged)
             case Abort() as record:
                 raise AttemptAborted(record.reason, url=self.directory.url)
             case Fence() as record:

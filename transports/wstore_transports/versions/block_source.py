@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from wstore.errors import InvalidArgument
 from wstore_codecs import block as boxes
 from wstore_codecs.dtypes import dtype
+from wstore_transports.versions.manifest import in_one_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,8 +49,7 @@ class BlockSource:
         Raises:
             InvalidArgument: no such tensor, or a box that leaves it.
         """
-        tensor, wanted = self.tensor(name), self._wanted(name, box)
-        return [b for b in tensor.blocks if _box(b, wanted.tensor).clip(wanted) is not None]
+        return [block for block, _, _ in touched(self.tensor(name), self._wanted(name, box))]
 
     def ranges(self, name: str, block: Block, box: boxes.Block | None = None) -> Iterator[Run]:
         """The bytes of `block` that `box` needs: exact runs for "flat", the whole frame for "frame".
@@ -82,6 +82,21 @@ class BlockSource:
         if not whole.contains(wanted):
             raise InvalidArgument(f"{wanted} is not a box of tensor {name!r}, shape {tensor.shape}")
         return wanted
+
+
+def touched(tensor: Tensor, wanted: boxes.Block) -> Iterator[tuple[Block, boxes.Block, int]]:
+    """The stored blocks that share an element with a box of the tensor: each with the box that it is
+    and the number of elements shared. The sum of those is the wanted box's size, if nothing is missing.
+    """
+    if in_one_block(tensor) and wanted.extent == tuple(tensor.shape):
+        if wanted.size:
+            yield tensor.blocks[0], wanted, wanted.size
+        return
+    for block in tensor.blocks:
+        box = _box(block, wanted.tensor)
+        common = box.clip(wanted)
+        if common is not None:
+            yield block, box, common.size
 
 
 def _box(block: Block, name: str) -> boxes.Block:

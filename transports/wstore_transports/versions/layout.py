@@ -18,7 +18,6 @@ OPEN = "open.json"
 MANIFEST = "manifest.json"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_RECORD = re.compile(r"([0-9]{12})[.]json")
 _DIRECTORY = re.compile(r"([0-9]{12})-([0-9]{1,12})[.]([0-9a-f]{16})")
 _SESSION = re.compile(r"([0-9]{12})(?:-([0-9]{6,12}))?[.]json")
 _LEASE = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,99})-([0-9a-f]{16})[.]json")
@@ -47,12 +46,6 @@ class AttemptName:
 def record_name(number: int) -> str:
     """Name of log record `number`, relative to the root."""
     return f"{LOG}/{number:012d}.json"
-
-
-def record_number(name: str) -> int | None:
-    """The number that a file name in `log/` stands for, or None."""
-    match = _RECORD.fullmatch(name)
-    return int(match[1]) if match else None
 
 
 def new_attempt(epoch: int) -> str:

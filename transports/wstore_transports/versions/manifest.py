@@ -63,7 +63,11 @@ def check_manifest(manifest: Manifest, *, complete: bool = True) -> None:
     check_objects(manifest.objects, complete=complete)
     for name, tensor in manifest.tensors.items():
         check_tensor(name, tensor, manifest.objects, kind=manifest.kind, complete=complete)
-        cover = (boxes.Block(name, tuple(b.origin), tuple(b.extent)) for b in tensor.blocks)
+        if in_one_block(tensor):
+            if complete and tensor.digest != tensor.blocks[0].digest:
+                raise InvalidArgument(f"tensor {name!r}: its digest is not that of its block")
+            continue
+        cover = (_box(name, block) for block in tensor.blocks)
         boxes.check_cover(tensor.shape, cover, tensor=name)
         if complete and tensor.digest != digest_of(tensor.blocks).hex:
             raise InvalidArgument(f"tensor {name!r}: its digest is not the sum of its blocks'")
@@ -94,24 +98,49 @@ def check_tensor(
 ) -> None:
     """Each block is a box of the tensor, and its bytes lie inside its object. Raises InvalidArgument."""
     itemsize = dtype(tensor.dtype).itemsize
+    fits = in_one_block(tensor)
     for block in tensor.blocks:
-        box = boxes.Block(name, tuple(block.origin), tuple(block.extent))
-        if not box.within(tensor.shape):
-            raise InvalidArgument(f"{box} is not a box of tensor {name!r}, shape {tensor.shape}")
-        if complete and not block.digest:
-            raise InvalidArgument(f"{box} has no digest")
-        if block.encoding == "same":
-            if kind != "delta" or (block.object, block.offset, block.nbytes) != (-1, 0, 0):
-                raise InvalidArgument(f'{box}: "same" belongs in a delta and stores nothing')
-            continue
-        if not 0 <= block.object < len(objects):
-            raise InvalidArgument(f"{box} lies in object {block.object} of {len(objects)}")
-        if block.offset + block.nbytes > objects[block.object].size:
-            raise InvalidArgument(f"{box} leaves its object {objects[block.object].name!r}")
-        if block.encoding == "flat" and block.nbytes != math.prod(block.extent) * itemsize:
-            raise InvalidArgument(f"{box} of {tensor.dtype} has {block.nbytes} bytes")
-        if complete and not block.hash:
-            raise InvalidArgument(f"{box} has no hash")
+        if not fits and not _box(name, block).within(tensor.shape):
+            raise InvalidArgument(
+                f"{_box(name, block)} is not a box of tensor {name!r}, shape {tensor.shape}"
+            )
+        trouble = _trouble(block, itemsize, objects, kind=kind, complete=complete)
+        if trouble:
+            raise InvalidArgument(f"{_box(name, block)} {trouble}")
+
+
+def in_one_block(tensor: Tensor) -> bool:
+    """Whether one block is all of the tensor: then nothing can overlap or be missing."""
+    if len(tensor.blocks) != 1:
+        return False
+    block = tensor.blocks[0]
+    return (
+        block.extent == tensor.shape
+        and len(block.origin) == len(tensor.shape)
+        and not any(block.origin)
+    )
+
+
+def _trouble(
+    block: Block, itemsize: int, objects: list[ObjectRef], *, kind: str, complete: bool
+) -> str:
+    """What is wrong with where a block is stored; "" when nothing is."""
+    if complete and not block.digest:
+        return "has no digest"
+    if block.encoding == "same":
+        nowhere = (block.object, block.offset, block.nbytes) == (-1, 0, 0)
+        return "" if kind == "delta" and nowhere else 'is "same": in deltas only, storing nothing'
+    if not 0 <= block.object < len(objects):
+        return f"lies in object {block.object} of {len(objects)}"
+    if block.offset + block.nbytes > objects[block.object].size:
+        return f"leaves its object {objects[block.object].name!r}"
+    if block.encoding == "flat" and block.nbytes != math.prod(block.extent) * itemsize:
+        return f"has {block.nbytes} bytes, of elements of {itemsize}"
+    return "has no hash" if complete and not block.hash else ""
+
+
+def _box(name: str, block: Block) -> boxes.Block:
+    return boxes.Block(name, tuple(block.origin), tuple(block.extent))
 
 
 def check_aliases(tensors: Mapping[str, Tensor], aliases: Mapping[str, str]) -> None:

@@ -70,7 +70,12 @@ def merge(
         _agree(aliases, done.aliases, done.rank, "alias")
         _agree(metadata, done.metadata, done.rank, "metadata")
     tensors = {
-        name: msgspec.structs.replace(tensor, digest=digest_of(tensor.blocks).hex)
+        name: Tensor(
+            dtype=tensor.dtype,
+            shape=tensor.shape,
+            blocks=tensor.blocks,
+            digest=digest_of(tensor.blocks).hex,
+        )
         for name, tensor in sorted(gathered.tensors.items())
     }
     if opened.inventory is not None:
@@ -129,7 +134,8 @@ def _add(gathered: _Gathered, rank: int, name: str, tensor: Tensor, places: Sequ
         first = gathered.writer.setdefault(box, (rank, block))
         if first[1] is block:
             at = places[block.object] if block.object >= 0 else -1
-            held.blocks.append(msgspec.structs.replace(block, object=at))
+            moved = at != block.object
+            held.blocks.append(msgspec.structs.replace(block, object=at) if moved else block)
         elif first[1].digest != block.digest:
             raise InvalidArgument(
                 f"tensor {name!r}, box at {block.origin} of {block.extent}: ranks {first[0]} and "

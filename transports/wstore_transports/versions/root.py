@@ -126,7 +126,7 @@ class Root:
         """The newest version once it is greater than `after`.
 
         One small request a look; looks at most once a second after the first few. The publisher's
-        counter is looked at every few seconds.
+        counter is looked at every few seconds. A store that is away for a while is waited for.
 
         Args:
             after: a version; not a step.
@@ -142,7 +142,13 @@ class Root:
         limit_s = self.lease_s if dead_after_s is None else dead_after_s
         watch, look_at = StandstillWatch(), time.monotonic()
         while True:
-            standing = self.log.refresh().standing
+            try:
+                standing = self.log.refresh().standing
+            except WStoreError as error:
+                if not error.retryable:
+                    raise
+                poll.pause(f"the log could not be read: {error}")
+                continue
             if standing.latest > after:
                 return self._newest(standing)
             if standing.ended:

@@ -189,7 +189,8 @@ class PublishSession:
             ranks=self.ranks,
             inventory=inventory,
         )
-        self._current = Attempt(self._place, opened, rank=0)
+        previous = self._current.committed if self._current is not None else None
+        self._current = Attempt(self._place, opened, rank=0, previous=previous)
         self._announce(self._current)
         return self._current
 

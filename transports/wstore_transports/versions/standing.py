@@ -90,10 +90,6 @@ class LogState:
     standing: Standing
     versions: Mapping[int, Weights]
 
-    def of_run(self, run: str) -> list[Weights]:
-        """The alive versions of one run, ascending."""
-        return [record for record in self.versions.values() if record.run == run]
-
 
 EMPTY = LogState(0, START, {})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from wstore.errors import IntegrityError, NotFound, WStoreError
@@ -17,10 +17,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A version that the log shows. Its number orders; its step is the trainer's label."""
+    """A version that the log shows. Its number orders; its step is the trainer's label.
+
+    Attributes:
+        place: the root.
+        record: its record in the log.
+        known: its manifest, where this process made it; else it is read.
+    """
 
     place: Place
     record: Weights
+    known: Manifest | None = field(default=None, compare=False, repr=False)
 
     @property
     def number(self) -> int:
@@ -53,11 +60,15 @@ class Version:
         return self.record.digest
 
     def manifest(self) -> Manifest:
-        """Read the manifest, checked against the record's size and hash, and validated. Not cached.
+        """The manifest; read, it is checked against the record's size and hash, and validated.
+
+        The publisher's own `Version` has the one that it committed. A reader's reads it each time.
 
         Raises:
             VersionGone: retention let the version go. IntegrityError, NewerFormat.
         """
+        if self.known is not None:
+            return self.known
         try:
             return read_manifest(self.place, self.record)
         except NotFound as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from wstore.errors import NotFound, ObjectChanged, PreconditionFailed
+from wstore.errors import NotFound, ObjectChanged, PreconditionFailed, WStoreError
 from wstore.stores.base import ObjectInfo
 from wstore.stores.s3 import documents, sigv4
 from wstore.stores.s3.reading import head
@@ -60,8 +60,11 @@ def _copy_in_pieces(
             part = origin | {"x-amz-copy-source-range": f"bytes={start}-{end - 1}"}
             upload.put_copied(number, part, end - start)
         return upload.complete()
-    except BaseException:
-        upload.abort()
+    except BaseException as error:
+        try:
+            upload.abort()
+        except WStoreError as failure:
+            error.add_note(f"the unfinished upload could not be removed: {failure}; sweep it later")
         raise
 
 

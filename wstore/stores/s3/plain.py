@@ -191,9 +191,8 @@ class Plain:
             for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
                 connection.setsockopt(socket.SOL_SOCKET, option, limit)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except (
-            OSError
-        ) as error:  # some systems refuse options on a connection that was reset meanwhile
+        except OSError as error:
+            # Some systems refuse options on a connection that was reset meanwhile.
             connection.close()
             raise _translated(error, url) from error
         return connection

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import tracemalloc
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import ml_dtypes
 import numpy as np
@@ -18,16 +18,25 @@ from safetensors.torch import load
 from wstore.errors import InvalidArgument
 from wstore_codecs import dtypes
 from wstore_codecs.digest import combine, digest_block
+from wstore_transports.checkpoint.file_stream import FileStream
+from wstore_transports.checkpoint.hashing import StoredBlock
+from wstore_transports.checkpoint.pieces import Shard, collect
 from wstore_transports.checkpoint.safetensors_header import parse_header
-from wstore_transports.checkpoint.safetensors_stream import SafetensorsStream, Source
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from wstore_codecs.tensors import Array
 
 
-def write(tensors: dict[str, Array], **options: Any) -> tuple[bytes, SafetensorsStream]:
-    stream = SafetensorsStream([Source(n, a) for n, a in tensors.items()], **options)
-    return b"".join(stream.chunks()), stream
+def stream_of(
+    tensors: Mapping[str, Array | Shard], metadata: Mapping[str, str] | None = None
+) -> FileStream:
+    return FileStream(collect(tensors).pieces, metadata=metadata)
+
+
+def blocks_of(stream: FileStream, name: str) -> list[StoredBlock]:
+    return [block for block in stream.blocks if block.piece.name == name]
 
 
 def package_file(package: str, path: str) -> Path:
@@ -51,16 +60,21 @@ def test_real_weights_survive_byte_for_byte(package: str, path: str, tmp_path: P
     header = parse_header(original, file_size=len(original), url=str(source))
     with safe_open(source, "pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    data, stream = write(tensors, metadata=dict(header.metadata))
-    assert parse_header(data, file_size=len(data), url="") == stream.header
-    assert stream.header.metadata == header.metadata
+    stream = stream_of(tensors, dict(header.metadata))
+    data = b"".join(stream.chunks())
+    written = parse_header(data, file_size=len(data), url="")
+    assert written.metadata == header.metadata
     for name, entry in header.tensors.items():
-        now = stream.header.tensors[name]
+        now = written.tensors[name]
         assert (now.dtype, now.shape) == (entry.dtype, entry.shape)
         stored = data[now.offset : now.offset + now.nbytes]
         assert stored == original[entry.offset : entry.offset + entry.nbytes]
-        assert stream.written.tensors[name].xxh3 == xxhash.xxh3_128_hexdigest(stored)
-        assert stream.written.tensors[name].digest == digest_block(tensors[name])
+        blocks = blocks_of(stream, name)
+        assert [b.offset for b in blocks][:1] == [now.offset]
+        assert sum(b.nbytes for b in blocks) == now.nbytes
+        for b in blocks:
+            assert b.hash == xxhash.xxh3_128_hexdigest(data[b.offset : b.offset + b.nbytes])
+        assert combine(b.digest for b in blocks) == digest_block(tensors[name])
     copy = tmp_path / "copy.safetensors"
     copy.write_bytes(data)
     with safe_open(copy, "pt") as file:
@@ -88,7 +102,7 @@ def test_every_dtype_and_order_reads_back(tmp_path: Path) -> None:
             assert isinstance(found, torch.Tensor)
             expect[f"{row.name}.{kind}"] = found.contiguous()
         expect[f"{row.name}.fortran"] = tensor
-    data, _ = write(tensors)
+    data = b"".join(stream_of(tensors).chunks())
     path = tmp_path / "all.safetensors"
     path.write_bytes(data)
     with safe_open(path, "pt") as file:
@@ -104,14 +118,16 @@ def test_every_dtype_and_order_reads_back(tmp_path: Path) -> None:
 def test_hashes_are_of_the_bytes() -> None:
     tensors: dict[str, Array] = {f"t{n}": np.full(n, n, np.uint16) for n in range(300)}
     tensors["big"] = np.arange(5 << 20, dtype=np.uint32)
-    stream = SafetensorsStream([Source(n, a) for n, a in tensors.items()])
-    chunks = list(stream.chunks())
-    assert max(chunk.nbytes for chunk in chunks) <= 8 << 20
+    stream = stream_of(tensors)
+    chunks = [bytes(chunk) for chunk in stream.chunks()]
+    assert max(map(len, chunks)) <= 8 << 20
     assert len(chunks) < 20, "small tensors are joined"
     data = b"".join(chunks)
-    assert len(data) == stream.header.size == stream.written.size
-    assert stream.written.xxh3 == xxhash.xxh3_128_hexdigest(data)
-    assert list(stream.written.tensors) == list(stream.header.tensors)
+    assert len(data) == stream.size
+    assert stream.hash == xxhash.xxh3_128_hexdigest(data)
+    ends = [block.offset + block.nbytes for block in stream.blocks]
+    assert [block.offset for block in stream.blocks][1:] == ends[:-1]
+    assert ends[-1] == len(data)
     assert len(load(data)) == 301
 
 
@@ -120,41 +136,30 @@ def test_shards_carry_digests_that_add_up() -> None:
     whole_bf16 = whole.view(ml_dtypes.bfloat16)
     parts = []
     for low, high in ((0, 4), (4, 10)):
-        source = Source("w", whole_bf16[low:high], shape=(10, 7), origin=(low, 0))
-        stream = SafetensorsStream([source])
-        list(stream.chunks())
-        parts.append(stream.written.tensors["w"].digest)
+        stream = stream_of({"w": Shard(whole_bf16[low:high], (10, 7), (low, 0))})
+        for _ in stream.chunks():
+            pass
+        parts.extend(block.digest for block in stream.blocks)
     assert combine(parts) == digest_block(whole_bf16)
 
 
 def test_memory_is_not_doubled() -> None:
     """Peak extra memory of streaming 192 MiB, a third of it transposed, stays far below its size."""
     array = np.ones((8 << 10, 8 << 10), np.uint8)
-    sources = [Source("a", array), Source("b", array.T), Source("c", array.view(np.int8))]
+    stream = stream_of({"a": array, "b": array.T, "c": array.view(np.int8)})
     digest_block(array[:64])  # compiles
-    stream = SafetensorsStream(sources)
     tracemalloc.start()  # numpy and bytes report to it; a process's peak would hide behind older ones
     try:
         size = sum(chunk.nbytes for chunk in stream.chunks())
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert size == stream.header.size
-    assert 8 << 20 <= peak < 32 << 20, "the transposed tensor is copied, a chunk at a time"
+    assert size == stream.size
+    assert 8 << 20 <= peak < 32 << 20, "the transposed tensor is copied, a block at a time"
 
 
-def test_misuse_is_refused() -> None:
-    stream = SafetensorsStream([Source("a", np.zeros(3))], url="file:///x")
-    with pytest.raises(InvalidArgument, match="not reached its end"):
-        _ = stream.written
-    chunks = stream.chunks()
-    with pytest.raises(InvalidArgument, match="taken already"):
-        stream.chunks()
-    list(chunks)
-    assert stream.written.size == stream.header.size
-    with pytest.raises(InvalidArgument, match="'a' comes twice"):
-        SafetensorsStream([Source("a", np.zeros(3)), Source("a", np.zeros(3))])
-    with pytest.raises(InvalidArgument, match="'a': a box"):
-        SafetensorsStream([Source("a", np.zeros(3), shape=(4,), origin=(2,))])
+def test_what_no_file_can_hold_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="'a': a shard"):
+        stream_of({"a": Shard(np.zeros(3), (4,), (2,))})
     with pytest.raises(InvalidArgument, match="'a' has numpy dtype object"):
-        SafetensorsStream([Source("a", np.zeros(3, object))])
+        stream_of({"a": np.zeros(3, object)})
