@@ -152,7 +152,8 @@ def _into(path: StoragePath, data: bytes, request: int | None) -> Contender[list
 
 def _wstore(path: StoragePath, data: bytes, ranges: Ranges) -> Contender[list[memoryview]]:
     def run() -> list[memoryview]:
-        return path.read_ranges(ranges, max_gap=0, request_size=REQUEST, concurrency=CONCURRENCY)
+        # As a user calls it: how many small requests are in flight is the library's choice.
+        return path.read_ranges(ranges, max_gap=0, request_size=REQUEST)
 
     return Contender("wstore ranges", run, partial(_check, data, ranges))
 

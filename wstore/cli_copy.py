@@ -12,7 +12,7 @@ import typer
 
 from wstore.cli_output import Bar, described, human_size, print_json, printable
 from wstore.cli_paths import prefix_of, url_of
-from wstore.errors import InvalidArgument, NotFound
+from wstore.errors import InvalidArgument, IsADirectory, NotFound
 from wstore.path import StoragePath
 from wstore.transfer import run_parallel
 
@@ -59,7 +59,10 @@ def _copy_stdin(target: StoragePath, *, as_json: bool) -> None:
 
 
 def _single(source: StoragePath, target: str) -> _Copy:
-    size = source.stat().size
+    try:
+        size = source.stat().size
+    except IsADirectory as error:
+        raise InvalidArgument("this is a directory: add -r", url=source.url) from error
     place = StoragePath(target)
     into = target.endswith("/") or place.is_dir()
     return _Copy(source, place / source.name if into else place, size)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wstore.cli_output import described, human_size, human_time, print_json, printable
-from wstore.errors import InvalidArgument, NotFound
+from wstore.errors import InvalidArgument, IsADirectory, NotFound
 from wstore.path import StoragePath
 from wstore.stores.base import Entry
 from wstore.urls import Location
@@ -94,7 +94,10 @@ def rm(
         path = StoragePath(url)
         if recursive and not path.key and not yes:
             raise InvalidArgument("this would remove everything here: add --yes", url=path.url)
-        removed = _remove(path, recursive=recursive, force=force)
+        try:
+            removed = _remove(path, recursive=recursive, force=force)
+        except IsADirectory as error:
+            raise InvalidArgument("this is a directory: add -r", url=path.url) from error
         if as_json:
             print_json({"url": path.url, "removed": removed})
         elif recursive:

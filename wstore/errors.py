@@ -6,7 +6,10 @@ the error is raised and read only by the retry wrapper. All errors pickle.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wstore.stores.base import Read
 
 
 class WStoreError(Exception):
@@ -29,11 +32,11 @@ class WStoreError(Exception):
     def __str__(self) -> str:
         return f"{self.url}: {self.message}" if self.url else self.message
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.message, self.__dict__)
 
 
-def _rebuild(kind: type[WStoreError], message: str, fields: dict[str, Any]) -> WStoreError:
+def _rebuild(kind: type[WStoreError], message: str, fields: dict[str, object]) -> WStoreError:
     error = kind(message)
     error.__dict__.update(fields)
     return error
@@ -145,14 +148,14 @@ class BodyCut(ConnectionFailed):
     """A reply's body ended early; what came is kept so that a retry resumes at that byte.
 
     Attributes:
-        read: the bytes that did arrive, with the `ObjectInfo` they belong to (a `stores.base.Read`).
+        read: the bytes that did arrive, with the `ObjectInfo` they belong to (None after pickling).
     """
 
-    def __init__(self, message: str, *, url: str = "", read: Any = None) -> None:
+    def __init__(self, message: str, *, url: str = "", read: Read | None = None) -> None:
         super().__init__(message, url=url)
         self.read = read
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.message, {**self.__dict__, "read": None})
 
 

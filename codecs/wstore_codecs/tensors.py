@@ -152,12 +152,15 @@ def on_device(array: Array) -> torch.Tensor | None:
     return array if _is_torch(array) and array.device.type != "cpu" else None
 
 
-def alias_key(array: Array, *, name: str) -> Hashable:
+def alias_key(array: Array, *, name: str, info: TensorInfo | None = None) -> Hashable:
     """Equal for arrays that view the same memory the same way (tied weights), else different.
 
     Valid while both arrays live. Arrays without elements never alias. Raises as `describe`.
+
+    Args:
+        info: the array's `describe`, where the caller has it already.
     """
-    info = describe(array, name=name)
+    info = info or describe(array, name=name)
     if info.nbytes == 0:
         return object()
     if _is_torch(array):
@@ -167,7 +170,8 @@ def alias_key(array: Array, *, name: str) -> Hashable:
         host = _host(array, name=name)
         where, steps = ("cpu", host.__array_interface__["data"][0]), host.strides
     # The stride of a dimension of one element says nothing.
-    steps = tuple(s for s, n in zip(steps, info.shape, strict=True) if n > 1)
+    if 1 in info.shape:
+        steps = tuple(s for s, n in zip(steps, info.shape, strict=True) if n > 1)
     return where, info.dtype.name, info.shape, steps
 
 

@@ -204,9 +204,18 @@ def test_cp_between_local_and_s3_and_back(
 
 def test_rm_object_and_tree(run: Run, tree: Path) -> None:
     assert run("rm", tree / "a") == (0, "", "")
-    assert run("rm", tree / "sub").code == 1
+    refused = run("rm", tree / "sub")
+    assert refused.code == 2
+    assert "add -r" in refused.err
     assert run("rm", "-r", "--json", tree / "sub").lines[0]["removed"] == 2
     assert list(tree.iterdir()) == []
+
+
+def test_cp_of_a_directory_names_the_option(run: Run, tree: Path, tmp_path: Path) -> None:
+    refused = run("cp", tree, tmp_path / "copy")
+    assert refused.code == 2
+    assert "add -r" in refused.err
+    assert not (tmp_path / "copy").exists()
 
 
 def test_rm_of_nothing_is_an_error_unless_forced(run: Run, tmp_path: Path) -> None:

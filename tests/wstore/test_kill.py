@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -58,6 +59,8 @@ def kill_writers(directory: StoragePath, kills: int) -> None:
     assert directory.sweep() == [], "nothing here is a day old"
     directory.sweep(older_than=0)
     assert directory.sweep(older_than=0) == [], "what was swept is gone"
+    if directory.is_local:
+        assert sorted(os.listdir(directory)) == ["large", "small"]
     large.write_file(b"next")
     assert large.read_bytes() == b"next"
 

@@ -56,7 +56,6 @@ from wstore.testing.faults import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from wstore.stores.base import Read
 
 SIZE = 1_500_000
 DATA = random.Random(7).randbytes(SIZE)
@@ -109,7 +108,8 @@ def read_to_the_end(store: S3Store, key: str, attempts: int) -> tuple[bytes, int
             at += store.read(key, at, SIZE - at, buffer=view, tag=tag).data.nbytes
             return bytes(buffer), attempt
         except BodyCut as error:
-            part: Read = error.read
+            part = error.read
+            assert part is not None
             assert part.data.obj is buffer, "what came lies in the caller's buffer"
             at += part.data.nbytes
         except WStoreError as error:

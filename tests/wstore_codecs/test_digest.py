@@ -18,7 +18,14 @@ import xxhash
 from wstore.errors import InvalidArgument
 from wstore_codecs import digest as digests
 from wstore_codecs import kernels, torch_kernels
-from wstore_codecs.digest import TensorDigest, combine, digest_block, digest_update, model_digest
+from wstore_codecs.digest import (
+    TensorDigest,
+    combine,
+    digest_block,
+    digest_each,
+    digest_update,
+    model_digest,
+)
 from wstore_codecs.digest_plan import index_map
 from wstore_codecs.digest_reference import reference_lanes
 
@@ -132,6 +139,17 @@ def test_additive_over_any_cut(seed: int) -> None:
         total += digest_block(box, shape, low)
     assert total == digest_block(bits)
     assert total - digest_block(bits) == TensorDigest()
+
+
+@pytest.mark.parametrize("width", ["uint8", "uint16", "uint32", "uint64"])
+def test_many_tensors_at_once_have_the_digests_of_each(width: str) -> None:
+    rng = np.random.default_rng(5)
+    arrays = [
+        rng.integers(0, 1 << 8 * np.dtype(width).itemsize, n, dtype=width) for n in (1, 7, 1, 300)
+    ]
+    each = digest_each(np.concatenate(arrays), [array.size for array in arrays])
+    assert each == [digest_block(array) for array in arrays]
+    assert digest_each(np.empty(0, width), []) == []
 
 
 def test_positions_beyond_32_bits() -> None:

@@ -6,17 +6,19 @@ import random
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from wstore import StoragePath
 from wstore_transports.checkpoint import CheckpointReader, CheckpointWriter, weights_digest
 from wstore_transports.errors import NoVersion
+from wstore_transports.versions import Retention, Root, collect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from wstore.testing.s3_requests import S3Endpoint
 
@@ -58,6 +60,18 @@ def _kill_writers(place: str, kills: int) -> None:
     with CheckpointWriter(place) as writer:
         report = writer.write(0, {"w0": np.zeros(3)})
     assert CheckpointReader(place).latest().number == report.version > seen
+    _expect_all_debris_can_go(StoragePath(place))
+
+
+def _expect_all_debris_can_go(place: StoragePath) -> None:
+    """What the killed writers left is found by the sweep and by a collection, with no repair by hand."""
+    place.sweep(older_than=0)
+    if place.is_local:
+        assert not list(Path(place).rglob(".wstore-*"))
+    root = Root.open(place)
+    collect(root, Retention(1), pause=lambda _: None)
+    left = {str(path.parent.name) for path in place.glob("data/*/*/*")}
+    assert left == {root.latest().record.manifest.name.split("/")[-2]}
 
 
 def _check_newest(reader: CheckpointReader, seen: int) -> int:

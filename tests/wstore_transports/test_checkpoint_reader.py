@@ -14,8 +14,17 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from wstore.errors import AlreadyExists, IntegrityError, InvalidArgument, WaitTimeout
+from wstore.errors import (
+    AlreadyExists,
+    IntegrityError,
+    InvalidArgument,
+    NoSpace,
+    WaitTimeout,
+    WStoreError,
+)
 from wstore.path import StoragePath
+from wstore.stores.memory import MemoryStore
+from wstore.stores.wrap.faults import Fault, Faults, fail
 from wstore_codecs.block import Block
 from wstore_transports.checkpoint import CheckpointReader, CheckpointWriter, weights_digest
 from wstore_transports.checkpoint.fetch import plan
@@ -27,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from wstore.stores.wrap.base import Call
     from wstore_codecs.tensors import Array
 
 _names = itertools.count()
@@ -286,3 +296,26 @@ def test_download_does_not_touch_what_is_there(place: StoragePath, tmp_path: Pat
     assert (split / "config.json").read_bytes() == b'{"a": 1}'
     assert len(list(split.glob("model-0000?-of-00003.safetensors"))) == 3
     assert weights_digest(CheckpointReader(str(split)).load()) == weights_digest(weights)
+
+
+def test_a_download_to_where_no_directory_can_be_names_the_place(
+    place: StoragePath, tmp_path: Path
+) -> None:
+    reader = publish(place, {"w": np.arange(3)})
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(WStoreError, match="file/inside"):
+        reader.download(None, tmp_path / "file" / "inside")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_full_disk_stops_no_reader(nth: int) -> None:
+    """Whether the lease finds no room at all, or only when it is narrowed."""
+
+    def leases(call: Call) -> bool:
+        return call.op == "write" and "/leases/" in call.key
+
+    full = Fault(fail(lambda: NoSpace("no space left")), leases, nth=nth)
+    place = StoragePath(f"memory://full/{next(_names)}", store=Faults(MemoryStore("full"), [full]))
+    reader = publish(place, {"w": np.arange(3)})
+    assert reader.load()["w"].tolist() == [0, 1, 2]

@@ -17,9 +17,9 @@ from safetensors.torch import load
 
 from wstore.errors import InvalidArgument
 from wstore_codecs import dtypes
-from wstore_codecs.digest import combine, digest_block
+from wstore_codecs.digest import TensorDigest, combine, digest_block
 from wstore_transports.checkpoint.file_stream import FileStream
-from wstore_transports.checkpoint.hashing import StoredBlock
+from wstore_transports.checkpoint.hashing import SMALL_BYTES
 from wstore_transports.checkpoint.pieces import Shard, collect
 from wstore_transports.checkpoint.safetensors_header import parse_header
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from wstore_codecs.tensors import Array
+    from wstore_transports.checkpoint.hashing import StoredBlock
 
 
 def stream_of(
@@ -131,10 +132,32 @@ def test_hashes_are_of_the_bytes() -> None:
     assert len(load(data)) == 301
 
 
+def test_small_tensors_have_the_hashes_they_have_alone() -> None:
+    """Hashed together or each alone, around the limit, for every width, order and library."""
+    tensors: dict[str, Array] = {}
+    for kind in (np.uint8, np.float16, np.float32, np.float64):
+        most = SMALL_BYTES // np.dtype(kind).itemsize
+        for size in (0, 1, 5, most - 1, most, most + 1):
+            tensors[f"{kind.__name__}.{size}"] = np.arange(size).astype(kind)
+    tensors["strided"] = np.arange(40, dtype=np.int32).reshape(5, 8)[::2, ::-3].T
+    tensors["torch"] = torch.arange(12, dtype=torch.bfloat16).reshape(3, 4).t()
+    tensors["zero_d"] = np.array(3, np.int64)
+    tensors |= {f"many.{n}": np.full(2, n, np.int16) for n in range(2_500)}
+    stream = stream_of(tensors)
+    data = b"".join(stream.chunks())
+    assert {block.piece.name for block in stream.blocks} == set(tensors)
+    for block in stream.blocks:
+        stored = data[block.offset : block.offset + block.nbytes]
+        assert block.hash == xxhash.xxh3_128_hexdigest(stored)
+        assert block.digest == digest_block(tensors[block.piece.name])
+        part = np.frombuffer(stored, block.piece.dtype.bits)
+        assert block.digest == digest_block(part), "what was streamed is what was digested"
+
+
 def test_shards_carry_digests_that_add_up() -> None:
     whole = np.random.default_rng(2).integers(0, 1 << 16, (10, 7), dtype=np.uint16)
     whole_bf16 = whole.view(ml_dtypes.bfloat16)
-    parts = []
+    parts: list[TensorDigest] = []
     for low, high in ((0, 4), (4, 10)):
         stream = stream_of({"w": Shard(whole_bf16[low:high], (10, 7), (low, 0))})
         for _ in stream.chunks():

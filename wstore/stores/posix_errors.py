@@ -45,6 +45,7 @@ _KINDS: dict[int, type[errors.WStoreError]] = {
 
 _ADVICE = {
     errno.ENOENT: "there is no such file",
+    errno.EISDIR: "this is a directory, not a file",
     errno.EROFS: "the file system is mounted read-only",
     errno.EACCES: "the file mode or that of a parent directory forbids it",
     errno.ENOSPC: "no space left on the device: free some, or write elsewhere",

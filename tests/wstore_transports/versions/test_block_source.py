@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from wstore.errors import InvalidArgument
 from wstore_codecs import block as boxes
 from wstore_transports.versions import Block, BlockSource, Manifest, ObjectRef, Tensor
+from wstore_transports.versions.block_source import touched
 
 Cuts = list[list[int]]
 
@@ -64,6 +65,23 @@ def test_runs_bring_every_byte_once(case: tuple[list[int], Cuts, boxes.Block], n
             times[run.place : run.place + run.nbytes] += 1
     assert bytes(out) == wanted.tobytes()
     assert (times == 1).all()
+
+
+@given(case=cases())
+@settings(deadline=None)
+def test_touched_blocks_hold_the_box_and_no_other_does(
+    case: tuple[list[int], Cuts, boxes.Block],
+) -> None:
+    shape, cuts, box = case
+    tensor = stored(np.zeros(shape, "<i2"), cuts)[0].tensors["w"]
+    found = list(touched(tensor, box))
+    assert sum(common for _, _, common in found) == box.size
+    wanted = np.zeros(shape, bool)
+    wanted[box.slices()] = True
+    for block in tensor.blocks:
+        place = boxes.Block("w", tuple(block.origin), tuple(block.extent))
+        common = int(wanted[place.slices()].sum())
+        assert [(p, n) for b, p, n in found if b is block] == ([(place, common)] if common else [])
 
 
 def test_a_frame_is_read_whole_and_the_same_is_not_read() -> None:

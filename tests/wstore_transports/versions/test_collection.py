@@ -9,15 +9,17 @@ import pytest
 from wstore.errors import IntegrityError, InvalidArgument
 from wstore_transports.errors import VersionGone
 from wstore_transports.versions import Retention, Root, collect, plan_gc
-from wstore_transports.versions.documents import ObjectRef, Standing, Weights
+from wstore_transports.versions.documents import Floor, ObjectRef, Standing, Weights
 from wstore_transports.versions.garbage import find_garbage
+from wstore_transports.versions.log import stand
 from wstore_transports.versions.retention import decide
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from wstore.stores.memory import MemoryStore
-    from wstore_transports.versions import Attempt, PublishSession, Version
+    from wstore_transports.versions import Attempt, Lease, PublishSession, Version
+    from wstore_transports.versions.log import Tip
 
     Publish = Callable[[PublishSession, int], Version]
     Write = Callable[[Attempt, int], None]
@@ -163,6 +165,39 @@ def test_a_joiner_stops_a_collection_and_says_who(root: Root, publish: Publish) 
     assert report.joining == ("joiner",)
     assert not report.deleted
     assert len(root.versions()) == 3
+
+
+def test_what_another_collection_lets_go_meanwhile_has_its_own_wait(
+    root: Root, store: MemoryStore, publish: Publish
+) -> None:
+    """While one collection waits, a reader joins and chooses a version that another one, which looked
+    at the leases before, lets go."""
+    with root.begin_session("run") as session:
+        publish(session, 1)
+        publish(session, 2)
+    reader, other = Root.open(root.path), Root.open(root.path)
+    joined: list[tuple[Lease, Version]] = []
+
+    def meanwhile(_: float) -> None:
+        joined.append((reader.lease("late", interval_s=0.005), reader.latest()))
+        with other.begin_session("run") as session:
+            newest = publish(session, 3).number
+
+        def let_go(tip: Tip) -> Floor:
+            name, number, prev = other.log.base_fields(tip)
+            floor = Floor(root=name, number=number, prev=prev, after=tip.standing, floor=newest)
+            return stand(tip, floor)
+
+        other.log.append(let_go)
+
+    assert collect(root, Retention(1), pause=meanwhile).deleted
+    lease, chosen = joined[0]
+    assert chosen.step == 2
+    with lease:
+        lease.only(chosen.number)
+        assert chosen.manifest().tensors
+    collect(root, Retention(1))
+    assert not any(chosen.record.attempt in name for name in names(store))
 
 
 def test_attempts_are_swept_by_what_the_log_says(

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
+import threading
 from typing import TYPE_CHECKING
 
+import pytest
+
 from wstore.path import StoragePath
-from wstore_transports.errors import AttemptAborted, Fenced
+from wstore_transports.errors import AttemptAborted, Fenced, RootError
 from wstore_transports.versions import ObjectRef, Root, Tensor
 from wstore_transports.versions.documents import Fence, Weights
 from wstore_transports.versions.sealing import hash_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from multiprocessing.queues import Queue
     from multiprocessing.synchronize import Barrier
     from pathlib import Path
+
+    from wstore_transports.versions import PublishSession, Version
+    from wstore_transports.versions.documents import Record
+    from wstore_transports.versions.log import Tip
 
 ROUNDS = 3
 
@@ -73,3 +83,44 @@ def test_two_processes_never_both_commit(tmp_path: Path) -> None:
     assert [record.number for record in root.log.state().versions.values()] == [
         record.number for record in records if isinstance(record, Weights)
     ]
+
+
+def test_a_forked_child_reads_while_the_parents_threads_hold_the_log(
+    root: Root, publish: Callable[[PublishSession, int], Version]
+) -> None:
+    with root.begin_session("run") as session:
+        publish(session, 1)
+    lease = root.lease("parent", interval_s=3600)
+    held, done = threading.Event(), threading.Event()
+
+    def hold(_: Tip) -> Record:
+        """Runs under the log's lock."""
+        held.set()
+        done.wait()
+        raise _NothingToAppend
+
+    def parent() -> None:
+        with pytest.raises(_NothingToAppend):
+            root.log.append(hold)
+
+    thread = threading.Thread(target=parent)
+    thread.start()
+    held.wait()
+    try:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)  # a hang ends the child, not the test
+            lease.release()  # the parent's: stays
+            os._exit(0 if root.latest().step == 1 else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    finally:
+        done.set()
+        thread.join()
+    lease.only(root.latest().number)
+    lease.release()
+    with pytest.raises(RootError, match="released"):
+        lease.everything()
+
+
+class _NothingToAppend(Exception):
+    pass

@@ -261,6 +261,21 @@ def test_a_wait_outlasts_a_store_that_is_away_for_a_while(
         reader(AccessDenied("no"), 1).wait(timeout=60)
 
 
+def test_the_publisher_knows_its_manifest_and_reads_none(
+    root: Root, store: MemoryStore, publish: Publish
+) -> None:
+    """What it committed it can go on from, though nobody could read it; readers still check it."""
+    with root.begin_session("run") as session:
+        version = publish(session, 1)
+        stored = again(root).latest().manifest()
+        assert version.manifest() == stored
+        store.delete(f"root/{version.record.manifest.name}")
+        with session.open_attempt(2) as attempt:
+            assert attempt.shared() == stored
+        with pytest.raises(IntegrityError, match="missing"):
+            again(root).latest().manifest()
+
+
 def test_the_session_counter_moves(root: Root, store: MemoryStore) -> None:
     with root.begin_session("run", interval_s=0.01):
         key = "root/sessions/000000000001.json"

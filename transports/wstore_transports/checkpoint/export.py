@@ -13,6 +13,7 @@ import xxhash
 
 from wstore.errors import AlreadyExists, IntegrityError
 from wstore.path import StoragePath
+from wstore.stores.posix_errors import OsErrors
 from wstore_codecs import dtypes
 from wstore_codecs import tensors as arrays
 from wstore_codecs.block import Block
@@ -46,18 +47,20 @@ def export(
 ) -> Path:
     """Write all of the snapshot below `local_dir`; the directory appears complete or not at all."""
     target = Path(local_dir).absolute()
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise AlreadyExists("exists and is not an empty directory", url=str(target))
-    target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
-    partial.mkdir()
+    with OsErrors(str(target)):
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise AlreadyExists("exists and is not an empty directory", url=str(target))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial.mkdir()
     try:
         writer = _Writer(snapshot, StoragePath(partial), progress, cancel)
         writer.write_weights(max_file_bytes)
         writer.write_files()
-        if target.exists():
-            target.rmdir()
-        partial.rename(target)
+        with OsErrors(str(target)):
+            if target.exists():
+                target.rmdir()
+            partial.rename(target)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise

@@ -7,11 +7,13 @@ names that are stored under another one do not appear, as in files those librari
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from wstore.errors import WStoreError
+from wstore_transports.versions.manifest import in_one_block
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +32,7 @@ def index_json(weight_map: Mapping[str, str], total_size: int) -> bytes:
         "metadata": {"total_size": total_size},
         "weight_map": dict(sorted(weight_map.items())),
     }
-    return json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n"
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 
 def weight_map(manifest: Manifest, directory: str) -> dict[str, str] | None:
@@ -40,7 +42,14 @@ def weight_map(manifest: Manifest, directory: str) -> dict[str, str] | None:
     a reader that takes all tensors of the files it finds would be misled, so there is no index then.
     """
     found: dict[str, str] = {}
+    files = [ref.name.rpartition("/") for ref in manifest.objects]
     for name, tensor in manifest.tensors.items():
+        if in_one_block(tensor):
+            parent, _, file = files[tensor.blocks[0].object]
+            if parent != directory:
+                return None
+            found[name] = file
+            continue
         places = {manifest.objects[block.object].name for block in tensor.blocks}
         place = places.pop()
         parent, _, file = place.rpartition("/")

@@ -17,10 +17,13 @@ if TYPE_CHECKING:
 
     from wstore_codecs.block import Shape
     from wstore_codecs.dtypes import DType
-    from wstore_codecs.tensors import Array
+    from wstore_codecs.tensors import Array, TensorInfo
 
 MAX_NAME = 1024
 """Characters of a tensor's name that a manifest holds."""
+
+MAX_DIMENSIONS = 32
+"""Dimensions of a tensor that a manifest holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +109,10 @@ def collect(tensors: Tensors | Iterable[tuple[str, Array | Shard]]) -> Inventory
         if name in seen:
             raise InvalidArgument(f"tensor {name!r} is given twice")
         seen.add(name)
-        piece = _piece(name, value)
-        key = (piece.shape, piece.box.origin, arrays.alias_key(piece.array, name=name))
+        array = _held(value.array if isinstance(value, Shard) else value)
+        info = arrays.describe(array, name=name)
+        piece = _piece(name, value, array, info)
+        key = (piece.shape, piece.box.origin, arrays.alias_key(array, name=name, info=info))
         if piece.box.size and key in first:
             aliases[name] = first[key]
         else:
@@ -116,12 +121,12 @@ def collect(tensors: Tensors | Iterable[tuple[str, Array | Shard]]) -> Inventory
     return Inventory(tuple(pieces), aliases)
 
 
-def _piece(name: str, value: Array | Shard) -> Piece:
-    array = _held(value.array if isinstance(value, Shard) else value)
-    info = arrays.describe(array, name=name)
+def _piece(name: str, value: Array | Shard, array: Array, info: TensorInfo) -> Piece:
+    _check_dimensions(name, info.shape)
     if not isinstance(value, Shard):
         return Piece(name, array, info.dtype, info.shape, Block.whole(name, info.shape))
     shape = tuple(int(length) for length in value.global_shape)
+    _check_dimensions(name, shape)
     box = Block(name, tuple(int(start) for start in value.origin), info.shape)
     if not box.within(shape):
         raise InvalidArgument(
@@ -141,7 +146,16 @@ def _check_name(name: object) -> None:
         raise InvalidArgument(
             f"{name!r:.80}: a tensor's name is 1 to {MAX_NAME} characters of text"
         )
+    if "\0" in name:
+        raise InvalidArgument(f"tensor name {name!r:.80} holds a NUL character")
     try:
         name.encode()
     except UnicodeEncodeError as error:
         raise InvalidArgument(f"tensor name {name!r} cannot be written as UTF-8") from error
+
+
+def _check_dimensions(name: str, shape: Shape) -> None:
+    if len(shape) > MAX_DIMENSIONS:
+        raise InvalidArgument(
+            f"tensor {name!r} has {len(shape)} dimensions; at most {MAX_DIMENSIONS} can be stored"
+        )

@@ -7,7 +7,7 @@ import time
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Literal
 
-from wstore.errors import AccessDenied, InvalidArgument
+from wstore.errors import AccessDenied, InvalidArgument, NoSpace
 from wstore.path import StoragePath
 from wstore_codecs.block import Block
 from wstore_codecs.tensors import alias_key
@@ -42,7 +42,7 @@ class CheckpointReader:
     """Follows a root, or reads one foreign safetensors directory or file. Safe from any thread.
 
     Each read leases its version, so that retention waits for it; where the reader may not write, it
-    goes without and may find its version gone (`VersionGone`).
+    goes without (so too on a full disk) and may find its version gone (`VersionGone`).
     """
 
     def __init__(self, root: StoragePath | str, *, reader: str | None = None) -> None:
@@ -230,13 +230,16 @@ def _leased(root: Root, reader: str | None, number: int | None) -> Iterator[Vers
     """The version, under a lease that covered everything before the log was looked at."""
     try:
         lease = root.lease(reader)
-    except AccessDenied as error:
+    except (AccessDenied, NoSpace) as error:
         _log.warning("reading without a lease: %s", error)
         yield root.latest() if number is None else root.version(number)
         return
     with lease:
         found = root.latest() if number is None else root.version(number)
-        lease.only(found.number)
+        try:
+            lease.only(found.number)
+        except NoSpace as error:
+            _log.warning("the lease stays one of everything: %s", error)
         yield found
 
 

@@ -116,7 +116,8 @@ def collect(
         leases, _ = watch.look()
     floor, fates = _append_floor(place, retention, leases)
     state = place.log.state()
-    if not find_garbage(place, state.versions, state.standing, protected={}):
+    found = find_garbage(place, state.versions, state.standing, protected={})
+    if not found:
         return GcReport(floor, tuple(fates), ())
     before, _ = watch.look()
     pause(place.lease_s)
@@ -132,6 +133,10 @@ def collect(
     state = place.log.state()
     protected = _gone_but_leased(place, state.versions, before, after)
     garbage = find_garbage(place, state.versions, state.standing, protected=protected)
+    # What became garbage during the wait, by another collection's floor, has not had its own wait: a
+    # reader that came meanwhile may have chosen it before that floor. It goes next time.
+    waited = {going.name for going in found}
+    garbage = [going for going in garbage if going.name in waited]
     delete(place, garbage)
     Sweep(place, state.standing).run(dead)
     return GcReport(floor, tuple(fates), tuple(garbage), tuple(sorted(protected)))

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from wstore.errors import NotFound, WStoreError
+from wstore.stores.forking import renew_after_fork
 from wstore_transports.versions import layout
 from wstore_transports.versions.documents import Head
 from wstore_transports.versions.sealing import read_document, seal
@@ -27,9 +28,14 @@ class HeadHint:
     def __init__(self, root: StoragePath, root_id: str) -> None:
         self._path = root / layout.HEAD
         self._root_id = root_id
-        self._lock = threading.Lock()
+        self.after_fork()
+        renew_after_fork(self)
         self._pending: Head | None = None
         self._written_at = float("-inf")
+
+    def after_fork(self) -> None:
+        """A fresh lock: the child has not the thread that may have held this one."""
+        self._lock = threading.Lock()
 
     def read(self) -> Head | None:
         """What the hint says; None when it is missing or worthless."""

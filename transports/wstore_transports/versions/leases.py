@@ -11,7 +11,8 @@ import time
 from typing import TYPE_CHECKING, Self
 
 from wstore.errors import NotFound, WStoreError
-from wstore_transports.errors import NoVersion, VersionGone
+from wstore.stores.forking import renew_after_fork
+from wstore_transports.errors import NoVersion, RootError, VersionGone
 from wstore_transports.versions import layout
 from wstore_transports.versions.documents import LeaseDocument
 from wstore_transports.versions.heartbeat import Heartbeat, StandstillWatch
@@ -34,7 +35,8 @@ class Lease:
     then read the log (`Root.latest`), then narrow with `only`. To move on, `hold` the next version
     first, then narrow to it. A lease protects with a version all that it references and builds on.
     Thread-safe. A pause of the process longer than the root's lease period loses the protection, not
-    correctness: objects may be gone then, and reads raise VersionGone.
+    correctness: objects may be gone then, and reads raise VersionGone. It stays with the process that took
+    it: in a forked child it counts as released, and the parent's goes on.
 
     Args:
         reader: a name for people; made from host and process when None. Two readers may share it.
@@ -53,10 +55,16 @@ class Lease:
         self._counter = 0
         self._versions: frozenset[int] | None = None
         self._released = False
+        renew_after_fork(self)
         self._write(None)
         self._heartbeat = Heartbeat(
             self._renew, interval_s=self._interval_s, name=f"wstore-lease-{self.reader}"
         )
+
+    def after_fork(self) -> None:
+        """The document is the parent's, who renews it."""
+        self._lock = threading.Lock()
+        self._released = True
 
     @property
     def versions(self) -> frozenset[int] | None:
@@ -118,6 +126,8 @@ class Lease:
 
     def _write(self, versions: frozenset[int] | None) -> None:
         with self._lock:
+            if self._released:
+                raise RootError("this lease is released; take a new one", url=self._path.url)
             self._store(versions)
             self._versions = versions
 

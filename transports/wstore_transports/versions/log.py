@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from wstore.errors import IntegrityError, NotFound
+from wstore.stores.forking import renew_after_fork
 from wstore_transports.errors import NoVersion, RootError, VersionGone
 from wstore_transports.versions import layout, standing
 from wstore_transports.versions.create import create
@@ -64,7 +65,7 @@ def stand(tip: Tip, record: R) -> R:
 
 
 class Log:
-    """Reads and extends one root's log. Safe from any thread; calls are serialised.
+    """Reads and extends one root's log. Safe from any thread, and in a forked child; calls are serialised.
 
     What it knows only grows; every `refresh` costs one request when there is nothing new.
     """
@@ -72,13 +73,18 @@ class Log:
     def __init__(self, root: StoragePath, root_id: str) -> None:
         self._root = root
         self._root_id = root_id
-        self._lock = threading.RLock()
+        self.after_fork()
+        renew_after_fork(self)
         self._tip: Tip | None = None
         self._state = standing.EMPTY
         self._kept: tuple[int, frozenset[int]] = (0, frozenset())
-        self._cache_lock = threading.Lock()  # its own: records are read by workers of a locked call
         self._cache: dict[int, tuple[Record, str]] = {}
         self._hint = HeadHint(root, root_id)
+
+    def after_fork(self) -> None:
+        """Fresh locks: the child has not the threads that may have held these."""
+        self._lock = threading.RLock()
+        self._cache_lock = threading.Lock()  # its own: records are read by workers of a locked call
 
     # Reading
 

@@ -14,7 +14,7 @@ from wstore_transports.versions.layout import check_object_name
 from wstore_transports.versions.sealing import hash_of, unseal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from wstore_transports.versions.documents import Weights
     from wstore_transports.versions.place import Place
@@ -51,39 +51,43 @@ def read_manifest(place: Place, record: Weights) -> Manifest:
     return manifest
 
 
-def check_manifest(manifest: Manifest, *, complete: bool = True) -> None:
-    """Prove that a manifest describes whole tensors and stays inside its objects.
-
-    Args:
-        complete: hashes and digests must be there, and add up. Not so for a foreign directory.
+def check_manifest(manifest: Manifest) -> None:
+    """Prove that a manifest describes whole tensors, stays inside its objects, and adds up.
 
     Raises:
         InvalidArgument, InvalidPath: naming the tensor or object.
     """
-    check_objects(manifest.objects, complete=complete)
+    check_layout(manifest)
     for name, tensor in manifest.tensors.items():
-        check_tensor(name, tensor, manifest.objects, kind=manifest.kind, complete=complete)
-        if in_one_block(tensor):
-            if complete and tensor.digest != tensor.blocks[0].digest:
-                raise InvalidArgument(f"tensor {name!r}: its digest is not that of its block")
-            continue
-        cover = (_box(name, block) for block in tensor.blocks)
-        boxes.check_cover(tensor.shape, cover, tensor=name)
-        if complete and tensor.digest != digest_of(tensor.blocks).hex:
+        if tensor.digest != digest_of(tensor.blocks):
             raise InvalidArgument(f"tensor {name!r}: its digest is not the sum of its blocks'")
-    check_aliases(manifest.tensors, manifest.aliases)
-    if complete and manifest.digest != digest_of_model(manifest.tensors, manifest.aliases):
+    if manifest.digest != digest_of_model(manifest.tensors, manifest.aliases):
         raise InvalidArgument("the model digest is not that of the tensors")
 
 
-def check_objects(objects: Iterable[ObjectRef], *, complete: bool = True) -> None:
+def check_layout(manifest: Manifest) -> None:
+    """What `check_manifest` proves, but for the digests of tensors and model.
+
+    Raises:
+        InvalidArgument, InvalidPath: naming the tensor or object.
+    """
+    check_objects(manifest.objects)
+    for name, tensor in manifest.tensors.items():
+        check_tensor(name, tensor, manifest.objects, kind=manifest.kind)
+        if not in_one_block(tensor):
+            cover = (_box(name, block) for block in tensor.blocks)
+            boxes.check_cover(tensor.shape, cover, tensor=name)
+    check_aliases(manifest.tensors, manifest.aliases)
+
+
+def check_objects(objects: Iterable[ObjectRef]) -> None:
     """Names stay inside the root, none comes twice, hashes are there. Raises InvalidArgument, InvalidPath."""
     seen: set[str] = set()
     for ref in objects:
         check_object_name(ref.name)
         if ref.name in seen:
             raise InvalidArgument(f"object {ref.name!r} is listed twice")
-        if complete and not ref.hash:
+        if not ref.hash:
             raise InvalidArgument(f"object {ref.name!r} has no hash")
         seen.add(ref.name)
 
@@ -94,7 +98,6 @@ def check_tensor(
     objects: list[ObjectRef],
     *,
     kind: str,
-    complete: bool = True,
 ) -> None:
     """Each block is a box of the tensor, and its bytes lie inside its object. Raises InvalidArgument."""
     itemsize = dtype(tensor.dtype).itemsize
@@ -104,7 +107,7 @@ def check_tensor(
             raise InvalidArgument(
                 f"{_box(name, block)} is not a box of tensor {name!r}, shape {tensor.shape}"
             )
-        trouble = _trouble(block, itemsize, objects, kind=kind, complete=complete)
+        trouble = _trouble(block, itemsize, objects, kind=kind)
         if trouble:
             raise InvalidArgument(f"{_box(name, block)} {trouble}")
 
@@ -121,22 +124,24 @@ def in_one_block(tensor: Tensor) -> bool:
     )
 
 
-def _trouble(
-    block: Block, itemsize: int, objects: list[ObjectRef], *, kind: str, complete: bool
-) -> str:
+def _trouble(block: Block, itemsize: int, objects: list[ObjectRef], *, kind: str) -> str:
     """What is wrong with where a block is stored; "" when nothing is."""
-    if complete and not block.digest:
+    if not block.digest:
         return "has no digest"
     if block.encoding == "same":
         nowhere = (block.object, block.offset, block.nbytes) == (-1, 0, 0)
-        return "" if kind == "delta" and nowhere else 'is "same": in deltas only, storing nothing'
+        return (
+            ""
+            if kind == "delta" and nowhere
+            else 'says "same", which belongs in a delta and stores nothing'
+        )
     if not 0 <= block.object < len(objects):
         return f"lies in object {block.object} of {len(objects)}"
     if block.offset + block.nbytes > objects[block.object].size:
         return f"leaves its object {objects[block.object].name!r}"
     if block.encoding == "flat" and block.nbytes != math.prod(block.extent) * itemsize:
         return f"has {block.nbytes} bytes, of elements of {itemsize}"
-    return "has no hash" if complete and not block.hash else ""
+    return "has no hash" if not block.hash else ""
 
 
 def _box(name: str, block: Block) -> boxes.Block:
@@ -152,9 +157,11 @@ def check_aliases(tensors: Mapping[str, Tensor], aliases: Mapping[str, str]) -> 
             )
 
 
-def digest_of(blocks: Iterable[Block]) -> TensorDigest:
-    """The digest of disjoint blocks together."""
-    return combine(TensorDigest.from_hex(block.digest) for block in blocks)
+def digest_of(blocks: Sequence[Block]) -> str:
+    """The digest of disjoint blocks together, as text."""
+    if len(blocks) == 1:
+        return blocks[0].digest
+    return combine(TensorDigest.from_hex(block.digest) for block in blocks).hex
 
 
 def digest_of_model(tensors: Mapping[str, Tensor], aliases: Mapping[str, str]) -> str:

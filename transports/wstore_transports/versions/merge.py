@@ -11,7 +11,7 @@ from wstore.errors import InvalidArgument
 from wstore_transports.versions import layout
 from wstore_transports.versions.documents import Block, Manifest, ObjectRef, Tensor
 from wstore_transports.versions.manifest import (
-    check_manifest,
+    check_layout,
     check_objects,
     check_tensor,
     digest_of,
@@ -74,7 +74,7 @@ def merge(
             dtype=tensor.dtype,
             shape=tensor.shape,
             blocks=tensor.blocks,
-            digest=digest_of(tensor.blocks).hex,
+            digest=digest_of(tensor.blocks),
         )
         for name, tensor in sorted(gathered.tensors.items())
     }
@@ -93,7 +93,7 @@ def merge(
         digest=digest_of_model(tensors, aliases),
         metadata=metadata,
     )
-    check_manifest(manifest)
+    check_layout(manifest)  # its digests were just made of the blocks'
     own = directory + "/"
     return Merged(manifest, any(not ref.name.startswith(own) for ref in gathered.objects))
 

@@ -78,7 +78,7 @@ class Root:
             marker = read_document(Marker, path / layout.MARKER)
         except (NotFound, IsADirectory, NotADirectoryError) as error:
             raise NotARoot(
-                f"there is no root here: {layout.MARKER} is missing (`Root.create` makes one)",
+                f"there is no root here: {layout.MARKER} is missing (the first writer makes it)",
                 url=path.url,
             ) from error
         except IntegrityError as error:

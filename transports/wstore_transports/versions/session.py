@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from wstore_transports.versions.documents import Kind, Spec
     from wstore_transports.versions.log import Tip
     from wstore_transports.versions.place import Place
+    from wstore_transports.versions.version import Version
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ class PublishSession:
         self._interval_s = interval_s
         self._index = 0
         self._current: Attempt | None = None
+        self._previous: Version | None = None
         self._counter = 0
         self._heartbeat: Heartbeat | None = None
         self.epoch = fence.number
@@ -189,8 +191,7 @@ class PublishSession:
             ranks=self.ranks,
             inventory=inventory,
         )
-        previous = self._current.committed if self._current is not None else None
-        self._current = Attempt(self._place, opened, rank=0, previous=previous)
+        self._current = Attempt(self._place, opened, rank=0, previous=self._previous)
         self._announce(self._current)
         return self._current
 
@@ -229,6 +230,7 @@ class PublishSession:
             self._announce(self._current)  # a rank that waits for it must find that it ended
             self._current.abort("the publisher went on without it")
         self.last = self._current.outcome()
+        self._previous = self._current.committed or self._previous
         self._current = None
 
     def _announce(self, attempt: Attempt) -> None:

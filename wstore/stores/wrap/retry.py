@@ -194,9 +194,9 @@ class _ReadProgress:
                 tag=self._tag,
             )
         except errors.BodyCut as cut:
-            last = cut.read
-            if last is None:
+            if cut.read is None:
                 raise
+            last = cut.read
             self._keep(last)
             if self._done < self._length:
                 raise
