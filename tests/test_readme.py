@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from wstore import cli
+from wstore_transports.checkpoint import CheckpointReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +58,13 @@ def test_trainer_and_engine_of_the_readme(
     assert "now serving step 10" in capsys.readouterr().out
     assert torch.equal(served.weight, trained.weight)
     assert torch.equal(served.bias, trained.bias)
+    resumed = torch.nn.Linear(8, 8)
+    _run(
+        blocks["After a restart"],
+        {"model": resumed, "CheckpointReader": CheckpointReader},
+        tmp_path,
+    )
+    assert torch.equal(resumed.weight, trained.weight)
 
 
 def test_files_of_the_readme(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

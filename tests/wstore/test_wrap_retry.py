@@ -238,6 +238,15 @@ def test_where_nobody_can_tell_the_outcome_is_unknown() -> None:
     assert rig.memory.stat("k").size == 200
 
 
+def test_a_refused_repeat_says_nothing_about_the_first_attempt() -> None:
+    rig = Rig()
+    rig.add("write", lose_answer(broken), nth=1)
+    rig.add("write", fail(lambda: errors.AccessDenied("expired", url="memory://t/k")), nth=2)
+    with pytest.raises(errors.OutcomeUnknown, match="expired"):
+        rig.store.write("k", memoryview(DATA), expect=Expect.ABSENT)
+    assert rig.memory.stat("k").size == 200
+
+
 def test_delete_whose_answer_was_lost() -> None:
     rig = Rig()
     rig.memory.write("k", memoryview(DATA))

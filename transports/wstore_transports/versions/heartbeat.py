@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_CLOSE_S = 5.0
+
 
 class Heartbeat:
     """Calls `beat` every `interval_s` seconds on a daemon thread until closed.
@@ -30,10 +32,14 @@ class Heartbeat:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop, and wait for a beat that is under way. Idempotent."""
+        """Stop, and wait a little for a beat that is under way. Idempotent.
+
+        A store that hangs must not hold up its user for the whole patience of a write: a beat that comes
+        late only leaves a counter that stands still, as after a crash.
+        """
         self._stop.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.join(_CLOSE_S)
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval_s):

@@ -238,7 +238,15 @@ class _ConditionalWrite:
                 raise
             return self._settle(error)
         except errors.WStoreError as error:
-            self._may_have_landed = self._may_have_landed or error.retryable
+            if error.retryable:
+                self._may_have_landed = True
+            elif self._may_have_landed:
+                # This attempt was refused for good, which says nothing about the one before.
+                raise errors.OutcomeUnknown(
+                    "an earlier attempt of this write lost its answer, and the repeat was refused "
+                    f"({error.message}): read the object back",
+                    url=error.url,
+                ) from error
             raise
 
     def _settle(self, error: errors.WStoreError) -> ObjectInfo:
