@@ -10,6 +10,7 @@ is asked for, so `wstore ls` starts without torch.
 
 from __future__ import annotations
 
+import logging
 import sys
 from importlib import metadata
 from typing import TYPE_CHECKING, Annotated
@@ -59,6 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str], command: str | None) -> int:
+    # A command that waits for a store which fails should say so, not stand still for two minutes.
+    logging.basicConfig(level=logging.WARNING, format="wstore: %(message)s")
     app = _application(command, version="--version" in words)
     code = app(args=words, prog_name="wstore", standalone_mode=False)
     sys.stdout.flush()

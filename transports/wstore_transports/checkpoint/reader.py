@@ -214,7 +214,10 @@ def leased_snapshot(
     except NotARoot:
         foreign = open_foreign(path)
         if foreign is None:
-            raise
+            what = "this is" if path.exists() else "there is nothing here, so it is"
+            raise NotARoot(
+                f"{what} neither a root nor a safetensors file or directory", url=path.url
+            ) from None
         if number is not None:
             raise InvalidArgument(
                 "a plain safetensors directory has no versions", url=path.url

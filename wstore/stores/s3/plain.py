@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from wstore.errors import ConnectionFailed, StoreError, StoreTimeout, WStoreError
 from wstore.stores.s3.failures import printable
 from wstore.stores.s3.per_process import generation
+from wstore.stores.s3.wire import unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -182,7 +183,7 @@ class Plain:
         except TimeoutError as error:
             raise ConnectionFailed("no connection within the connect timeout", url=url) from error
         except OSError as error:
-            raise _translated(error, url) from error
+            raise unreachable(error, url) from error
         # Blocking, with the kernel's own timeouts: Python's would make each `recv` return early.
         connection.settimeout(None)
         whole, part = divmod(config.idle_timeout_s, 1)

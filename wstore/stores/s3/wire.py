@@ -286,7 +286,7 @@ def translated(url: str) -> Iterator[None]:
             raise StoreError(text, url=url) from error
         raise ConnectionFailed(f"the host name could not be resolved: {error}", url=url) from error
     except transport.NewConnectionError as error:
-        raise ConnectionFailed(_reason(error), url=url) from error
+        raise unreachable(error.__cause__ or error, url) from error
     except transport.ConnectTimeoutError as error:
         raise ConnectionFailed("no connection within the connect timeout", url=url) from error
     except transport.TimeoutError as error:
@@ -301,6 +301,14 @@ def translated(url: str) -> Iterator[None]:
         raise ConnectionFailed(f"TLS failed: {error}", url=url) from error
     except (transport.HTTPError, OSError) as error:
         raise ConnectionFailed(_reason(error), url=url) from error
+
+
+def unreachable(error: BaseException, url: str) -> ConnectionFailed:
+    """No connection came about; the likely mistake is in the endpoint."""
+    text = (
+        f"the endpoint refuses connections ({printable(str(error), 200)}): check AWS_ENDPOINT_URL"
+    )
+    return ConnectionFailed(text, url=url)
 
 
 def _reason(error: Exception) -> str:

@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
+_LASTING_S = 3.0
+
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
@@ -142,6 +144,7 @@ class _Patience:
         self._uniform = uniform
         self._begun = clock()
         self._failures = 0
+        self._told = False
 
     def pause(self, call: Call, error: errors.WStoreError) -> None:
         """Wait before the next attempt; raises `error` when that would begin after the deadline."""
@@ -158,8 +161,16 @@ class _Patience:
                 f"gave up {call.op} after {elapsed:.1f} s (deadline {policy.deadline_s} s)"
             )
             raise error
-        _log.debug("%s of %s failed (%s), again in %.2f s", call.op, call.key, error, pause)
+        self._tell(call, error, elapsed, pause)
         self._sleep(pause)
+
+    def _tell(self, call: Call, error: errors.WStoreError, elapsed: float, pause: float) -> None:
+        """Log each repeat for who debugs; one that has lasted for everybody, once an operation."""
+        _log.debug("%s of %s failed (%s), again in %.2f s", call.op, call.key, error, pause)
+        if elapsed > _LASTING_S and not self._told:
+            self._told = True
+            patience = self._policy.deadline_s - elapsed
+            _log.warning("%s fails (%s); trying for another %.0f s", call.op, error, patience)
 
 
 class _ReadProgress:
