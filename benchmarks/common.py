@@ -197,6 +197,13 @@ def peak_extra_mib(action: str, *arguments: str) -> float:
     return float(output)
 
 
+def random_bytes(seed: int, size: int) -> bytes:
+    """`size` bytes that do not compress, always the same ones for one seed."""
+    source = random.Random(seed)
+    whole, rest = divmod(size, MiB)
+    return b"".join([*(source.randbytes(MiB) for _ in range(whole)), source.randbytes(rest)])
+
+
 @contextmanager
 def settings(description: str) -> Iterator[Settings]:
     """Parse the arguments, and start a server unless a URL is given. Its URL is a fresh prefix."""

@@ -25,6 +25,7 @@ from benchmarks.common import (
     Settings,
     peak_extra_mib,
     race,
+    random_bytes,
     report,
     settings,
 )
@@ -45,7 +46,7 @@ TINY_REQUEST = MiB // 4
 def main() -> None:
     started = time.monotonic()
     with settings(__doc__ or "") as chosen:
-        data = random.Random(chosen.seed).randbytes(chosen.scale.size)
+        data = random_bytes(chosen.seed, chosen.scale.size)
         path = StoragePath(chosen.url) / "object"
         path.write_file(data)
         races = {

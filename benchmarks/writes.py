@@ -20,6 +20,7 @@ from benchmarks.common import (
     Settings,
     peak_extra_mib,
     race,
+    random_bytes,
     report,
     settings,
 )
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 def main() -> None:
     started = time.monotonic()
     with settings(__doc__ or "") as chosen:
-        data = random.Random(chosen.seed).randbytes(chosen.scale.size)
+        data = random_bytes(chosen.seed, chosen.scale.size)
         folder = StoragePath(chosen.url)
         s3, posix = _s3(folder, data, chosen), _posix(data, chosen)
         ratios = {
