@@ -5,40 +5,46 @@
     path = StoragePath("s3://bucket/run1") / "head.json"
     path.write_bytes(b"{}")
 
-Importing this loads no client library, no numpy and no torch; those come on first use.
+Importing this loads nothing; a name brings its module on first use, and a store its client library.
 """
 
-from wstore.errors import (
-    AccessDenied,
-    AlreadyExists,
-    Cancelled,
-    ConnectionFailed,
-    CredentialsMissing,
-    DirectoryNotEmpty,
-    ForkedProcess,
-    IntegrityError,
-    InvalidArgument,
-    InvalidPath,
-    IsADirectory,
-    MissingPackage,
-    NewerFormat,
-    NoSpace,
-    NotADirectory,
-    NotFound,
-    ObjectChanged,
-    OutcomeUnknown,
-    PreconditionFailed,
-    StoreError,
-    StoreTimeout,
-    Unavailable,
-    UnsupportedOperation,
-    WaitTimeout,
-    WStoreError,
+TYPE_CHECKING = (
+    False  # for type checkers, which take it as true; `typing` itself would cost a third of it
 )
-from wstore.path import StoragePath
-from wstore.progress import Progress
-from wstore.stores.base import ObjectInfo
-from wstore.upload import MEMORY_BUDGET
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from wstore.errors import (
+        AccessDenied,
+        AlreadyExists,
+        Cancelled,
+        ConnectionFailed,
+        CredentialsMissing,
+        DirectoryNotEmpty,
+        ForkedProcess,
+        IntegrityError,
+        InvalidArgument,
+        InvalidPath,
+        IsADirectory,
+        MissingPackage,
+        NewerFormat,
+        NoSpace,
+        NotADirectory,
+        NotFound,
+        ObjectChanged,
+        OutcomeUnknown,
+        PreconditionFailed,
+        StoreError,
+        StoreTimeout,
+        Unavailable,
+        UnsupportedOperation,
+        WaitTimeout,
+        WStoreError,
+    )
+    from wstore.path import StoragePath
+    from wstore.progress import Progress
+    from wstore.stores.base import ObjectInfo
+    from wstore.upload import MEMORY_BUDGET
 
 __all__ = [
     "MEMORY_BUDGET",
@@ -71,3 +77,28 @@ __all__ = [
     "WStoreError",
     "WaitTimeout",
 ]
+
+_ELSEWHERE = {
+    "MEMORY_BUDGET": "wstore.upload",
+    "ObjectInfo": "wstore.stores.base",
+    "Progress": "wstore.progress",
+    "StoragePath": "wstore.path",
+}
+
+
+def __getattr__(name: str) -> object:
+    """A public name, from its module; what is not listed elsewhere is an error class."""
+    from importlib import import_module
+
+    if name == "errors":
+        errors: ModuleType = import_module("wstore.errors")
+        return errors
+    if name not in __all__:
+        raise AttributeError(f"module 'wstore' has no attribute {name!r}")
+    value: object = getattr(import_module(_ELSEWHERE.get(name, "wstore.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 import wstore
 
 HEAVY = (
@@ -21,8 +23,14 @@ def loaded_after(code: str) -> set[str]:
     return set(result.stdout.split())
 
 
-def test_importing_loads_nothing_heavy() -> None:
+def test_importing_loads_no_module_of_ours() -> None:
     loaded = loaded_after("import wstore")
+    assert {name for name in loaded if name.startswith("wstore.")} == set()
+    assert not loaded & {*HEAVY, "typing", "dataclasses"}
+
+
+def test_the_path_loads_nothing_heavy() -> None:
+    loaded = loaded_after("from wstore import StoragePath")
     assert "wstore.path" in loaded
     assert not loaded & set(HEAVY)
     assert not {name for name in loaded if name.startswith("wstore.stores.")} - {
@@ -52,3 +60,8 @@ def test_public_names() -> None:
     public = {name for name in dir(wstore.errors) if isinstance(getattr(wstore.errors, name), type)}
     ours = {name for name in public if issubclass(getattr(wstore.errors, name), wstore.WStoreError)}
     assert ours - {"BodyCut", "BodyStalled"} <= set(wstore.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'StorePath'"):
+        getattr(wstore, "StorePath")  # noqa: B009
