@@ -25,6 +25,7 @@ from wstore_transports.checkpoint import (
     CheckpointReader,
     CheckpointWriter,
     Shard,
+    sharing,
     weights_digest,
 )
 from wstore_transports.errors import AttemptAborted, Fenced
@@ -227,6 +228,13 @@ def _many(place: StoragePath, count: int) -> None:
 
 def test_many_small_tensors(place: StoragePath) -> None:
     _many(place, 1_000)
+
+
+def test_a_header_larger_than_the_tensors_hinders_no_sharing(
+    place: StoragePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "SMALL_OBJECT", 0)
+    _many(place, 50)
 
 
 @pytest.mark.long

@@ -45,6 +45,8 @@ from wstore_transports.versions import (
     Version,
     collect,
     create,
+    head,
+    parallel,
 )
 from wstore_transports.versions.sealing import hash_of
 
@@ -528,6 +530,10 @@ class RootMachine(RuleBasedStateMachine):
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(create, "_PAUSES_S", (0.0, 0.0, 0.0))
+    # One worker: a crash at the n-th request must always hit the same one.
+    monkeypatch.setattr(parallel, "WORKERS", 1)
+    # Nor may real time decide how many requests there are.
+    monkeypatch.setattr(head, "MIN_INTERVAL_S", 0.0)
     logging.getLogger("wstore_transports").setLevel(logging.CRITICAL)
     yield
     logging.getLogger("wstore_transports").setLevel(logging.NOTSET)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from wstore_transports.versions.documents import Block, Manifest, Tensor
 
 LIVE_SHARE = 0.5
-"""A file is shared when at least this part of its bytes is unchanged."""
+"""A file is shared when at least this part of its bytes is unchanged, or all that the version before uses."""
 
 SMALL_OBJECT = 1 << 20
 """Files up to this size are shared as long as anything in them is: keeping one costs next to nothing."""
@@ -84,10 +84,17 @@ def plan_sharing(pieces: Sequence[Piece], base: Manifest | None) -> SharingPlan:
     for shared in same:
         for block in shared.blocks:
             live[block.object] += block.nbytes
+    listed: Counter[int] = Counter()
+    for tensor in base.tensors.values():
+        for block in tensor.blocks:
+            listed[block.object] += block.nbytes
+    # A file of which nothing changed is shared whatever its header takes: many small tensors have one
+    # that is larger than they are.
     kept = {
         index
         for index, nbytes in live.items()
-        if (size := base.objects[index].size) <= SMALL_OBJECT or nbytes >= LIVE_SHARE * size
+        if (size := base.objects[index].size) <= SMALL_OBJECT
+        or nbytes >= min(LIVE_SHARE * size, listed[index])
     }
     keeps = [all(block.object in kept for block in shared.blocks) for shared in same]
     return SharingPlan(
