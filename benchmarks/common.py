@@ -53,7 +53,7 @@ class Scale:
 
 
 FULL = Scale(rounds=9, size=256 * MiB, busy_size=64 * MiB, memory_size=GiB)
-QUICK = Scale(rounds=8, size=32 * MiB, busy_size=8 * MiB, memory_size=256 * MiB)
+QUICK = Scale(rounds=8, size=32 * MiB, busy_size=8 * MiB, memory_size=64 * MiB)
 
 
 @dataclass(frozen=True, slots=True)
