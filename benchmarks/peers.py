@@ -13,9 +13,13 @@ from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
 
 from benchmarks.common import CONCURRENCY, REQUEST
+from wstore.fsspec import WStoreFileSystem
+from wstore.stores.base import MiB
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from fsspec import AbstractFileSystem
 
     Ranges = Sequence[tuple[int, int]]
 
@@ -65,6 +69,36 @@ class S3fs:
         self._files.pipe_file(
             self._path, bytes(data), chunksize=REQUEST, max_concurrency=CONCURRENCY
         )
+
+    def stream(self, data: memoryview) -> None:
+        with self._files.open(self._path, "wb", block_size=REQUEST) as file:
+            for start in range(0, len(data), MiB):
+                file.write(data[start : start + MiB])
+
+
+class WStoreFsspec:
+    """wstore by the same calls as s3fs: its fsspec file system, without tuning."""
+
+    name = "wstore fsspec"
+
+    def __init__(self, bucket: str, key: str) -> None:
+        self._path = f"s3://{bucket}/{key}"
+        self._files: AbstractFileSystem = WStoreFileSystem()
+
+    def read(self, ranges: Ranges) -> list[memoryview]:
+        starts = [offset for offset, _ in ranges]
+        ends = [offset + length for offset, length in ranges]
+        paths = [self._path] * len(ranges)
+        found = self._files.cat_ranges(paths, starts, ends, on_error="raise")
+        return [memoryview(data) for data in found if isinstance(data, bytes)]
+
+    def write(self, data: memoryview) -> None:
+        self._files.pipe_file(self._path, data)
+
+    def stream(self, data: memoryview) -> None:
+        with self._files.open(self._path, "wb") as file:
+            for start in range(0, len(data), MiB):
+                file.write(data[start : start + MiB])
 
 
 class Obstore:

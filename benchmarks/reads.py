@@ -16,6 +16,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
+from benchmarks import gcs
 from benchmarks.common import (
     BUSY_THREADS,
     CONCURRENCY,
@@ -29,7 +30,7 @@ from benchmarks.common import (
     report,
     settings,
 )
-from benchmarks.peers import Boto3, Obstore, S3fs
+from benchmarks.peers import Boto3, Obstore, S3fs, WStoreFsspec
 from wstore import StoragePath
 from wstore.stores.base import MiB
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     Ranges = Sequence[tuple[int, int]]
-    Reader = Boto3 | S3fs | Obstore
+    Reader = Boto3 | S3fs | Obstore | WStoreFsspec
 
 SMALL_REQUEST = 2 * MiB
 TINY_REQUEST = MiB // 4
@@ -58,8 +59,10 @@ def main() -> None:
         }
         ratios = _ratios(races) | _memory(chosen)
         ratios["import_extra_s"] = _import_extra_s()
+        emulator = gcs.read(data, chosen)
+        ratios["gcs_read_vs_gcsfs"] = emulator["gcsfs"].wall_s / emulator["wstore"].wall_s
         path.parent.remove_tree()
-    rows = [row for clients in races.values() for row in clients.values()]
+    rows = [row for clients in (*races.values(), emulator) for row in clients.values()]
     report("reads", ratios, rows, chosen, started)
 
 
@@ -69,7 +72,10 @@ def _read(path: StoragePath, data: bytes, chosen: Settings) -> dict[str, Row]:
     contenders = [
         _into(path, data, REQUEST),
         _wstore(path, data, ranges),
-        *(_peer(peer(path.root, path.key), data, ranges) for peer in (Boto3, S3fs, Obstore)),
+        *(
+            _peer(peer(path.root, path.key), data, ranges)
+            for peer in (WStoreFsspec, Boto3, S3fs, Obstore)
+        ),
     ]
     return _race("read", contenders, len(data), chosen)
 
@@ -181,6 +187,7 @@ def _ratios(races: dict[str, dict[str, Row]]) -> dict[str, float]:
         "read_vs_obstore": read["obstore"].wall_s / ours.wall_s,
         "read_vs_boto3": read["boto3"].wall_s / ours.wall_s,
         "read_vs_s3fs": read["s3fs"].wall_s / ours.wall_s,
+        "fsspec_read_vs_s3fs": read["s3fs"].wall_s / read["wstore fsspec"].wall_s,
         "busy_read_vs_boto3": busy["boto3"].wall_s / busy["wstore"].wall_s,
         "busy_read_vs_s3fs": busy["s3fs"].wall_s / busy["wstore"].wall_s,
         # The worse of the two sizes is the one that is claimed.

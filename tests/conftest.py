@@ -1,4 +1,4 @@
-"""Fixtures for every test: real S3 servers started once a run on first use, buckets, the fault server."""
+"""Fixtures for every test: real servers started once a run on first use, buckets, the fault server."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 from wstore import StoragePath
+from wstore.errors import MissingPackage
+from wstore.testing.azurite import AzureEndpoint, azurite_server, install_azurite
 from wstore.testing.fault_server import FaultServer
+from wstore.testing.fuse_mounts import DEVICE, FuseMount, fuse_is_missing, two_mounts
+from wstore.testing.gcs_requests import GcsEndpoint, create_gcs_bucket
 from wstore.testing.s3_requests import S3Endpoint, create_bucket
-from wstore.testing.servers import moto_server, seaweed_server
+from wstore.testing.servers import SeaweedEndpoint, gcs_server, moto_server, seaweed_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,16 +37,46 @@ class UseEndpoint(Protocol):
 
 
 @pytest.fixture(scope="session")
-def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Endpoint]:
+def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedEndpoint]:
     """SeaweedFS: real bytes, checks signatures and checksums, keeps keys as paths of files."""
     with seaweed_server(tmp_path_factory.mktemp("seaweed")) as endpoint:
         yield endpoint
 
 
 @pytest.fixture(scope="session")
+def mounts(
+    seaweed: SeaweedEndpoint, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[FuseMount, FuseMount]]:
+    """Two FUSE mounts of one folder, as two hosts have them."""
+    if fuse_is_missing():
+        pytest.skip(f"{DEVICE} is missing: no tests on shared mounts")
+    with two_mounts(seaweed.filer, tmp_path_factory.mktemp("mounts")) as both:
+        yield both
+
+
+@pytest.fixture
+def shared(mounts: tuple[FuseMount, FuseMount]) -> tuple[Path, Path]:
+    """A directory of the test's own, as seen on each of two hosts."""
+    name = f"test-{next(_numbers)}"
+    (mounts[0].path / name).mkdir()
+    return mounts[0].path / name, mounts[1].path / name
+
+
+@pytest.fixture(scope="session")
 def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Endpoint]:
     """moto: exact keys, limits of pieces; any credentials pass."""
     with moto_server(tmp_path_factory.mktemp("moto")) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="session")
+def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureEndpoint]:
+    """Microsoft's emulator of Azure; needs node."""
+    try:
+        install_azurite()
+    except MissingPackage as error:
+        pytest.skip(f"no tests against Azure: {error}")
+    with azurite_server(tmp_path_factory.mktemp("azurite")) as endpoint:
         yield endpoint
 
 
@@ -61,6 +95,23 @@ def bucket() -> MakeBucket:
         return name
 
     return make
+
+
+@pytest.fixture(scope="session")
+def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsEndpoint]:
+    """fake-gcs-server: the JSON API; exact keys, generations, conditions; no credentials."""
+    with gcs_server(tmp_path_factory.mktemp("gcs")) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def gcs_bucket(gcs: GcsEndpoint, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a fresh bucket; the environment points at its emulator for the rest of the test."""
+    name = f"wstore-{os.getpid()}-{next(_numbers)}"
+    create_gcs_bucket(gcs, name)
+    for variable, value in gcs.environment().items():
+        monkeypatch.setenv(variable, value)
+    return name
 
 
 @pytest.fixture

@@ -10,14 +10,17 @@ is asked for, so `wstore ls` starts without torch.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
+import os
 import sys
 from importlib import metadata
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wstore import cli_copy, cli_paths
+from wstore import cli_completion, cli_copy, cli_paths
 from wstore.cli_output import printable
 from wstore.errors import (
     InvalidArgument,
@@ -42,6 +45,7 @@ BUILT_IN: dict[str, Callable[..., None]] = {
     "stat": cli_paths.stat,
     "rm": cli_paths.rm,
     "wait": cli_paths.wait,
+    "watch": cli_paths.watch,
 }
 
 
@@ -60,12 +64,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str], command: str | None) -> int:
+    if cli_completion.is_completing():
+        return _complete()
     # A command that waits for a store which fails should say so, not stand still for two minutes.
     logging.basicConfig(level=logging.WARNING, format="wstore: %(message)s")
     app = _application(command, version="--version" in words)
-    code = app(args=words, prog_name="wstore", standalone_mode=False)
+    try:
+        code = app(args=words, prog_name="wstore", standalone_mode=False)
+    except SystemExit as done:  # --install-completion and --show-completion
+        code = done.code
     sys.stdout.flush()
     return code if isinstance(code, int) else 0
+
+
+def _complete() -> int:
+    """Answer a shell that wants to complete a word. Without a command, only names are needed."""
+    logging.disable()
+    left_out = cli_completion.join_colons(os.environ)
+    plugins = _plugins()
+    command = cli_completion.command_typed([*BUILT_IN, *plugins])
+    app = _application(command, version=command is None)
+    if command is None:
+        for name in plugins:
+            app.command(name)(_unloaded)
+    answers = io.StringIO()
+    with contextlib.redirect_stdout(answers), contextlib.suppress(SystemExit):
+        app(args=[], prog_name="wstore", standalone_mode=False)
+    print(*(line.removeprefix(left_out) for line in answers.getvalue().splitlines()), sep="\n")
+    return 0
+
+
+def _unloaded() -> None:
+    """A command of another package."""
 
 
 def _application(command: str | None, *, version: bool) -> typer.Typer:
@@ -75,7 +105,7 @@ def _application(command: str | None, *, version: bool) -> typer.Typer:
     if command is not None and command not in BUILT_IN and command not in plugins:
         known = ", ".join([*BUILT_IN, *sorted(plugins)])
         raise UnsupportedOperation(f"there is no command {command!r}; there are: {known}")
-    app = typer.Typer(name="wstore", add_completion=False, no_args_is_help=True)
+    app = typer.Typer(name="wstore", no_args_is_help=True)
     app.callback()(_global_options)
     for name, function in BUILT_IN.items():
         app.command(name)(function)
@@ -127,9 +157,10 @@ def _global_options(
         ),
     ] = False,
 ) -> None:
-    """Model weights in storage: local disk, shared file systems, S3.
+    """Model weights in storage: local disk, shared file systems, S3, GCS, Azure, HTTP, and more.
 
-    URLs are s3://bucket/key, file:///path, or plain local paths. Errors are one line on stderr; exit codes:
+    URLs are s3://bucket/key, gs://bucket/key, az://container/key, https://host/path, region://alias/key,
+    file:///path, what fsspec knows, or plain local paths. Errors are one line on stderr; exit codes:
     0 done, 1 failed, 2 wrong use, 3 not found, 4 timed out, 130 interrupted.
     """
 

@@ -10,8 +10,9 @@ from typing import Annotated
 
 import typer
 
+from wstore.cli_completion import complete_url
 from wstore.cli_output import Bar, described, human_size, print_json, printable
-from wstore.cli_paths import prefix_of, url_of
+from wstore.cli_paths import Client, opened, prefix_of, url_of
 from wstore.errors import InvalidArgument, IsADirectory, NotFound
 from wstore.path import StoragePath
 from wstore.transfer import run_parallel
@@ -29,12 +30,18 @@ class _Copy:
 
 
 def cp(
-    source: Annotated[str, typer.Argument(help="A URL, a local path, or - for stdin.")],
-    target: Annotated[str, typer.Argument(help="A URL or a local path.")],
+    source: Annotated[
+        str,
+        typer.Argument(help="A URL, a local path, or - for stdin.", autocompletion=complete_url),
+    ],
+    target: Annotated[
+        str, typer.Argument(help="A URL or a local path.", autocompletion=complete_url)
+    ],
     recursive: Annotated[
         bool,
         typer.Option("-r", "--recursive", help="All below SOURCE, to the same names below TARGET."),
     ] = False,
+    client: Client = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object for each copy, sizes in bytes.")
     ] = False,
@@ -44,10 +51,11 @@ def cp(
     A TARGET that is a directory, or ends with "/", takes the object under its own name.
     """
     if source == STDIN:
-        _copy_stdin(StoragePath(target), as_json=as_json)
+        _copy_stdin(opened(target, client), as_json=as_json)
         return
-    path = StoragePath(source)
-    copies = _tree(path, StoragePath(target)) if recursive else [_single(path, target)]
+    path, place = opened(source, client), opened(target, client)
+    into = target.endswith("/")
+    copies = _tree(path, place) if recursive else [_single(path, place, into=into)]
     _run(copies, label=path.name or path.url, as_json=as_json)
 
 
@@ -58,14 +66,13 @@ def _copy_stdin(target: StoragePath, *, as_json: bool) -> None:
         print_json(described(target.url, info))
 
 
-def _single(source: StoragePath, target: str) -> _Copy:
+def _single(source: StoragePath, target: StoragePath, *, into: bool) -> _Copy:
     try:
         size = source.stat().size
     except IsADirectory as error:
         raise InvalidArgument("this is a directory: add -r", url=source.url) from error
-    place = StoragePath(target)
-    into = target.endswith("/") or place.is_dir()
-    return _Copy(source, place / source.name if into else place, size)
+    into = into or target.is_dir()
+    return _Copy(source, target / source.name if into else target, size)
 
 
 def _tree(source: StoragePath, target: StoragePath) -> list[_Copy]:
@@ -73,9 +80,13 @@ def _tree(source: StoragePath, target: StoragePath) -> list[_Copy]:
         raise InvalidArgument("this is one object: copy it without -r", url=source.url)
     if source.url == target.url or target.url.startswith(f"{source.url}/"):
         raise InvalidArgument(f"{target.url} lies inside what is copied", url=source.url)
-    prefix = prefix_of(source)
+    prefix, client = prefix_of(source), source.location.client or None
     found = [
-        _Copy(StoragePath(url_of(source, entry)), target / entry.key.removeprefix(prefix), size)
+        _Copy(
+            StoragePath(url_of(source, entry), client=client),
+            target / entry.key.removeprefix(prefix),
+            size,
+        )
         for entry in source.store.list(prefix, recursive=True)
         # An empty object "name/" is some tools' mark of a directory.
         if entry.info and not ((size := entry.info.size) == 0 and entry.key.endswith("/"))

@@ -46,6 +46,11 @@ def human_size(size: int) -> str:
     return f"{value:.{digits}f} {unit}"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things: "1 object", "2 objects"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def human_time(moment: datetime) -> str:
     """Local time to the second."""
     return f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"

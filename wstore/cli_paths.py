@@ -1,4 +1,4 @@
-"""The commands on single objects and listings: ls, cat, stat, rm, wait."""
+"""The commands on single objects and listings: ls, cat, stat, rm, wait, watch."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wstore.cli_completion import complete_url
 from wstore.cli_output import described, human_size, human_time, print_json, printable
-from wstore.errors import InvalidArgument, IsADirectory, NotFound
+from wstore.errors import InvalidArgument, IsADirectory, NotFound, UnsupportedOperation
 from wstore.path import StoragePath
 from wstore.stores.base import Entry
 from wstore.urls import Location
@@ -21,17 +22,33 @@ if TYPE_CHECKING:
 
 CHUNK = 8 << 20
 
-Url = Annotated[str, typer.Argument(metavar="URL", help="s3://bucket/key or a local path.")]
-Urls = Annotated[list[str], typer.Argument(metavar="URL...", help="One or more, in this order.")]
+Url = Annotated[
+    str,
+    typer.Argument(
+        metavar="URL", help="s3://bucket/key or a local path.", autocompletion=complete_url
+    ),
+]
+Urls = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="URL...", help="One or more, in this order.", autocompletion=complete_url
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, sizes in bytes.")]
-
-
+Client = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Reach remote stores by this library instead: fsspec or obstore."
+    ),
+]
 Recursive = Annotated[bool, typer.Option("-r", "--recursive", help="All below, at any depth.")]
 
 
-def ls(url: Url, recursive: Recursive = False, as_json: AsJson = False) -> None:
+def ls(
+    url: Url, recursive: Recursive = False, client: Client = None, as_json: AsJson = False
+) -> None:
     """List a directory or prefix, or one object: size, last change, name."""
-    path = StoragePath(url)
+    path = opened(url, client)
     found = False
     for entry in entries_of(path, recursive=recursive):
         found = True
@@ -40,13 +57,14 @@ def ls(url: Url, recursive: Recursive = False, as_json: AsJson = False) -> None:
         else:
             print(_line(path, entry))
     if not found and not path.is_dir():
+        next(path.store.list(prefix_of(path), recursive=False), None)  # a missing bucket says so
         raise NotFound("there is no object here, and none below", url=path.url)
 
 
-def stat(urls: Urls, as_json: AsJson = False) -> None:
+def stat(urls: Urls, client: Client = None, as_json: AsJson = False) -> None:
     """Show size, last change and tag of objects."""
     for url in urls:
-        path = StoragePath(url)
+        path = opened(url, client)
         info = path.stat()
         if as_json:
             print_json(described(path.url, info))
@@ -64,11 +82,12 @@ def cat(
     length: Annotated[
         int | None, typer.Option(min=0, help="At most so many bytes of each.")
     ] = None,
+    client: Client = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the bytes of objects to stdout. With --json each is one line, its bytes as base64."""
     for url in urls:
-        path = StoragePath(url)
+        path = opened(url, client)
         chunks = _chunks(path, offset, length)
         if as_json:
             content = base64.b64encode(b"".join(chunks)).decode()
@@ -87,11 +106,12 @@ def rm(
         bool, typer.Option("-f", "--force", help="Not an error where there is nothing.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Needed to empty a whole bucket.")] = False,
+    client: Client = None,
     as_json: AsJson = False,
 ) -> None:
     """Remove objects, or with -r all that lies below a directory or prefix."""
     for url in urls:
-        path = StoragePath(url)
+        path = opened(url, client)
         if recursive and not path.key and not yes:
             raise InvalidArgument("this would remove everything here: add --yes", url=path.url)
         try:
@@ -109,15 +129,45 @@ def wait(
     timeout: Annotated[
         float | None, typer.Option(min=0, help="Seconds, then exit code 4. Default: no limit.")
     ] = None,
+    client: Client = None,
     as_json: AsJson = False,
 ) -> None:
     """Wait until an object exists."""
-    path = StoragePath(url)
+    path = opened(url, client)
     info = path.wait(timeout)
     if as_json:
         print_json(described(path.url, info))
     else:
         print(f"{printable(path.url)}: {human_size(info.size)}")
+
+
+def watch(
+    url: Url,
+    pattern: Annotated[
+        str, typer.Argument(metavar="PATTERN", help="What to look for below: 'step_*/*.json'.")
+    ],
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="Seconds without a new name, then exit code 4. Default: no limit."
+        ),
+    ] = None,
+    client: Client = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what matches a pattern, each name once: first what is there, then what appears."""
+    for found in opened(url, client).watch(pattern, timeout=timeout):
+        if as_json:
+            print_json({"url": found.url})
+        else:
+            print(printable(str(found)))
+        sys.stdout.flush()
+
+
+def opened(url: str, client: str | None) -> StoragePath:
+    """The path that a command line means; local files have one client only."""
+    path = StoragePath(url)
+    return path if client is None or path.is_local else StoragePath(path, client=client)
 
 
 def _remove(path: StoragePath, *, recursive: bool, force: bool) -> int:
@@ -134,9 +184,16 @@ def _remove(path: StoragePath, *, recursive: bool, force: bool) -> int:
 
 def entries_of(path: StoragePath, *, recursive: bool) -> Iterator[Entry]:
     """The object of this very name, if any, then what lies below it: one key can be both."""
-    if path.is_file():
+    is_object = path.is_file()
+    if is_object:
         yield Entry(path.key, path.stat())
-    if path.is_dir():
+    try:
+        is_directory = path.is_dir()
+    except UnsupportedOperation:  # no listing
+        if not is_object:
+            raise
+        return
+    if is_directory:
         yield from path.store.list(prefix_of(path), recursive=recursive)
 
 

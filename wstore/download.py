@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from wstore import ranges as planning
 from wstore.buffers import writable_bytes
 from wstore.errors import InvalidArgument, ObjectChanged, StoreError
+from wstore.stores.base import capabilities_at
 from wstore.transfer import check_cancel, run_parallel
 
 if TYPE_CHECKING:
@@ -36,9 +37,9 @@ class ReadOptions:
     tag: str | None = None
     cancel: threading.Event | None = None
 
-    def resolve(self, store: Store) -> tuple[int, int]:
+    def resolve(self, store: Store, key: str) -> tuple[int, int]:
         """(request size, concurrency). Raises InvalidArgument where one is not positive."""
-        capabilities = store.capabilities
+        capabilities = capabilities_at(store, key)
         request_size = (
             capabilities.request_bytes if self.request_size is None else self.request_size
         )
@@ -124,7 +125,7 @@ def read_range(
     check_cancel(cancel)
     if length == 0:
         return b""
-    request_size, concurrency = ReadOptions().resolve(store)
+    request_size, concurrency = ReadOptions().resolve(store, key)
     source = _Object(store, key, tag)
     first = source.read(offset, min(length, request_size))
     assert first is not None
@@ -152,7 +153,7 @@ def read_into(
     check_cancel(options.cancel)
     if len(view) == 0:
         return 0
-    request_size, concurrency = options.resolve(store)
+    request_size, concurrency = options.resolve(store, key)
     source = _Object(store, key, options.tag)
     return _fill(source, view, offset, request_size, concurrency, options.cancel)
 
@@ -182,7 +183,7 @@ def read_ranges(
     store: Store, key: str, ranges: Sequence[tuple[int, int]], *, options: ReadOptions = DEFAULT
 ) -> list[memoryview]:
     """Each range's bytes, read-only, in the order asked."""
-    request_size, concurrency = options.resolve(store)
+    request_size, concurrency = options.resolve(store, key)
     max_gap = MAX_GAP if options.max_gap is None else options.max_gap
     plan = planning.plan(ranges, max_gap=max_gap, request_size=request_size)
     check_cancel(options.cancel)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import total_ordering
 from typing import TYPE_CHECKING, Self
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 class PureStoragePath:
     """A place in a store as an immutable, hashable, ordered value; `StoragePath` adds the I/O.
 
-    Two paths are equal when scheme, root, key and the injected store (if any) are the same.
+    Two paths are equal when scheme, root, key, client and the injected store (if any) are the same.
     """
 
     __slots__ = ("_location", "_store")
@@ -26,24 +27,32 @@ class PureStoragePath:
     _location: Location
     _store: Store | None
 
-    def __init__(self, url: str | os.PathLike[str], *, store: Store | None = None) -> None:
+    def __init__(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        client: str | None = None,
+        store: Store | None = None,
+    ) -> None:
         """
         Args:
             url: a URL (see `wstore.urls`), a plain local path, or another storage path.
+            client: reach the service by this library instead of the scheme's own choice: "fsspec"
+                (s3fs, gcsfs, or what fsspec has for the scheme) or "obstore".
             store: use this store instead of the one that the URL names; its keys are the URL's keys.
 
         Raises:
             InvalidPath: see `wstore.urls.parse`.
         """
         if isinstance(url, PureStoragePath):
-            self._location = url._location
-            self._store = store if store is not None else url._store
-            return
-        text = os.fspath(url)
-        if not isinstance(text, str):
-            raise InvalidPath(f"a path is a str, not {type(text).__name__}")
-        self._location = urls.parse(text)
-        self._store = store
+            location, inherited = url._location, url._store
+        else:
+            text = os.fspath(url)
+            if not isinstance(text, str):
+                raise InvalidPath(f"a path is a str, not {type(text).__name__}")
+            location, inherited = urls.parse(text), None
+        self._location = location if client is None else replace(location, client=client)
+        self._store = store if store is not None else inherited
 
     @classmethod
     def _at(cls, location: Location, store: Store | None) -> Self:
@@ -54,7 +63,8 @@ class PureStoragePath:
         return path
 
     def _with_key(self, key: str) -> Self:
-        return self._at(urls.Location(self.scheme, self._location.root, key), self._store)
+        at = self._location
+        return self._at(urls.Location(at.scheme, at.root, key, at.client), self._store)
 
     @property
     def location(self) -> Location:
@@ -181,6 +191,12 @@ class PureStoragePath:
             raise InvalidPath(f"not a name: {name!r}", url=self.url)
         return self.parent.joinpath(name)
 
+    def with_stem(self, stem: str) -> Self:
+        """This path with another name before its suffix."""
+        if not stem:
+            raise InvalidPath("an empty stem", url=self.url)
+        return self.with_name(stem + self.suffix)
+
     def with_suffix(self, suffix: str) -> Self:
         """This path with another suffix (".json"); "" removes it."""
         if suffix and (not suffix.startswith(".") or suffix == "." or "/" in suffix):
@@ -212,8 +228,18 @@ class PureStoragePath:
         return self.key == base.key or not base.key or self.key.startswith(base.key + "/")
 
     def match(self, pattern: str) -> bool:
-        """Whether the last segments match the glob `pattern`, one to one ("step_*/*.json")."""
-        return patterns.match_tail(self._segments, pattern)
+        """Whether the last segments match the glob `pattern`, one to one ("step_*/*.json"); one that
+        begins with "/" has to match all of the key."""
+        relative = pattern.removeprefix("/")
+        if relative != pattern and len(patterns.parse(relative).segments) != len(self._segments):
+            return False
+        return patterns.match_tail(self._segments, relative)
+
+    def full_match(self, pattern: str) -> bool:
+        """Whether the whole key matches the glob `pattern`, where "**" is any number of segments."""
+        return patterns.match_all(
+            self._segments, patterns.parse(pattern.removeprefix("/")).segments
+        )
 
     # A value
 
@@ -252,13 +278,16 @@ class PureStoragePath:
         return self
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickles as scheme, root and key: never a client, never credentials."""
+        """Pickles as scheme, root, key and the client's name: never a connection, never credentials."""
         if self._store is not None:
             raise UnsupportedOperation(
                 "a path with a store of its own does not pickle", url=self.url
             )
-        return _unpickle, (type(self), self.scheme, self.root, self.key)
+        at = self._location
+        return _unpickle, (type(self), at.scheme, at.root, at.key, at.client)
 
 
-def _unpickle(kind: type[PureStoragePath], scheme: str, root: str, key: str) -> PureStoragePath:
-    return kind._at(urls.Location(scheme, root, key), None)
+def _unpickle(
+    kind: type[PureStoragePath], scheme: str, root: str, key: str, client: str
+) -> PureStoragePath:
+    return kind._at(urls.Location(scheme, root, key, client), None)

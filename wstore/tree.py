@@ -10,7 +10,13 @@ import enum
 from typing import TYPE_CHECKING
 
 from wstore import patterns
-from wstore.errors import InvalidArgument, IsADirectory, NotADirectory, NotFound
+from wstore.errors import (
+    InvalidArgument,
+    IsADirectory,
+    NotADirectory,
+    NotFound,
+    UnsupportedOperation,
+)
 from wstore.stores.base import Directories, Sweep
 from wstore.transfer import check_cancel, run_parallel
 
@@ -41,7 +47,10 @@ def kind(store: Store, key: str) -> Kind | None:
             return Kind.DIRECTORY
         except NotFound:
             pass
-    return Kind.DIRECTORY if is_dir(store, key) else None
+    try:
+        return Kind.DIRECTORY if is_dir(store, key) else None
+    except UnsupportedOperation:  # no listing: what is no object is nothing that can be seen
+        return None
 
 
 def is_dir(store: Store, key: str) -> bool:

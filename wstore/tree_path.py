@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from wstore import tree
+from wstore import regions, tree
 from wstore.errors import IsADirectory, NotFound
 from wstore.pure_path import PureStoragePath
 from wstore.stores import registry
@@ -29,10 +29,18 @@ class TreePath(PureStoragePath):
 
     __slots__ = ()
 
-    def __init__(self, url: str | os.PathLike[str], *, store: Store | None = None) -> None:
-        super().__init__(url, store=store)
+    def __init__(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        client: str | None = None,
+        store: Store | None = None,
+    ) -> None:
+        super().__init__(url, client=client, store=store)
+        if self._location.scheme == regions.SCHEME:
+            self._location = regions.resolve(self._location)
         if self._store is None:
-            registry.check_scheme(self.scheme)
+            registry.check_location(self._location)
 
     @property
     def store(self) -> Store:
@@ -114,6 +122,10 @@ class TreePath(PureStoragePath):
         than the longest upload takes. Nothing happens where a store has no such debris.
         """
         return tree.sweep(self.store, self.key, older_than_s=older_than)
+
+    def _sibling(self, other: str | os.PathLike[str]) -> PureStoragePath:
+        found = super()._sibling(other)
+        return found._at(regions.resolve(found.location), found.injected_store)
 
     @property
     def _probed(self) -> Store:

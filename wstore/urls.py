@@ -1,8 +1,9 @@
 """URLs of storage: parsed and printed, purely (no I/O but the working directory of a relative path).
 
     s3://bucket/key       the key is taken as it is written: "%", "?", "#", "+", "//" and "." are literal
-    memory://name/key     likewise
+    gs://bucket/key       likewise, and so for memory, az and every other scheme but the next two
     file:///abs/path      percent-encoded (RFC 8089): "%20" is a space; printed encoded again
+    https://host:1/path   percent-encoded; without a query, which would be a secret (a signed URL)
     /abs/path, rel/path   a plain local path: never decoded; a relative one is made absolute
 
 One trailing "/" is dropped. A ".." segment is refused everywhere but in a plain local path, where it is
@@ -19,12 +20,65 @@ from urllib.parse import quote, unquote
 from wstore.errors import InvalidPath
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
-_LOST_SLASH = re.compile(r"(file|memory|s3|gs|az|abfss?|https?):/(?!/)", re.IGNORECASE)
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_S3_BUCKET = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
-_FILE_SAFE = "/!$&'()*+,;=:@~"  # RFC 3986 pchar: what a path may hold unencoded
+_LOST_SLASH = re.compile(r"(file|memory|s3|gs|az|abfss?|https?|region):/(?!/)", re.IGNORECASE)
+_SAFE = "/!$&'()*+,;=:@~"  # RFC 3986 pchar: what a path may hold unencoded
 
 LOCAL = "file"
+_HTTP = frozenset({"http", "https"})
+
+
+@dataclass(frozen=True, slots=True)
+class _RootRule:
+    """What may stand between "scheme://" and the next slash."""
+
+    pattern: re.Pattern[str]
+    noun: str
+    allowed: str
+    example: str
+
+
+_NAMES = _RootRule(
+    re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*"),
+    "bucket name",
+    "letters, digits, dots, underscores and hyphens",
+    "bucket/key",
+)
+_BUCKETS = _RootRule(
+    re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]"),
+    "bucket name",
+    "at least 3 letters, digits, dots and hyphens (new ones: lower case, at most 63)",
+    "bucket/key",
+)
+_CONTAINERS = _RootRule(
+    re.compile(r"[$a-z0-9][a-z0-9-]*(@[a-z0-9]+\.(dfs|blob)\.[a-z0-9.]+)?"),
+    "container name",
+    "a container, or container@account.dfs.core.windows.net",
+    "container/key",
+)
+_HOSTS = _RootRule(
+    re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]+)?"),
+    "host",
+    "a host name and perhaps a port",
+    "host/path",
+)
+# Whatever fsspec has a protocol for: "user@host:22", "datasets"; never "user:password@".
+_OTHERS = _RootRule(
+    re.compile(r"([\w.%+-]+@)?[\w.+-]+(:[0-9]+)?|\[[0-9A-Fa-f:.]+\](:[0-9]+)?"),
+    "host or bucket",
+    "a name, or user@host:port",
+    "host/path",
+)
+_ROOT_RULES = {
+    "s3": _BUCKETS,
+    "gs": _BUCKETS,
+    "memory": _NAMES,
+    "region": _NAMES,
+    "az": _CONTAINERS,
+    "abfs": _CONTAINERS,
+    "abfss": _CONTAINERS,
+    "http": _HOSTS,
+    "https": _HOSTS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +86,13 @@ class Location:
     """Where an object is: the scheme, the root (bucket; "" for local files), and the key inside it.
 
     The key is exact; "" is the root itself. For local files it is the absolute path without its first
-    slash.
+    slash. `client` names another than the scheme's own client ("fsspec"); it is no part of the URL.
     """
 
     scheme: str
     root: str
     key: str
+    client: str = ""
 
     @property
     def anchor(self) -> str:
@@ -47,8 +102,8 @@ class Location:
     @property
     def url(self) -> str:
         """The URL; `parse(url)` gives this location again (for every key that `parse` accepts)."""
-        if self.scheme == LOCAL:
-            return self.anchor + quote(self.key, safe=_FILE_SAFE, errors="surrogateescape")
+        if self.scheme == LOCAL or self.scheme in _HTTP:
+            return self.anchor + quote(self.key, safe=_SAFE, errors="surrogateescape")
         # A key that ends with "/" gets a second one, since parsing drops one.
         return self.anchor + self.key + ("/" if self.key.endswith("/") else "")
 
@@ -81,6 +136,13 @@ def parse(text: str) -> Location:
         key = unquote(key, errors="surrogateescape")
         return Location(LOCAL, "", checked_key(LOCAL, key))
     _check_root(scheme, root, rest)
+    if scheme in _HTTP:
+        if "?" in key or "#" in key:
+            raise InvalidPath(
+                f"{scheme}://{root}/... with a query or fragment: not repeated here, since a signed URL "
+                "is a secret. Write '%3F' and '%23' where the path itself holds '?' or '#'"
+            )
+        key = unquote(key, errors="surrogateescape")
     return Location(scheme, root, checked_key(scheme, key.removesuffix("/")))
 
 
@@ -112,20 +174,17 @@ def _absolute_key(text: str) -> str:
 
 
 def _check_root(scheme: str, root: str, rest: str) -> None:
+    rule = _ROOT_RULES.get(scheme, _OTHERS)
     if not root:
-        raise InvalidPath(f"{scheme}:// needs a bucket name: {scheme}://bucket/key")
-    rule = _S3_BUCKET if scheme == "s3" else _NAME
-    if rule.fullmatch(root):
+        raise InvalidPath(f"{scheme}:// needs a {rule.noun}: {scheme}://{rule.example}")
+    if rule.pattern.fullmatch(root):
         return
     if "@" in rest or ":" in root:
         raise InvalidPath(
             f"{scheme}:// URL with a user, password or port before the first '/': not repeated here. "
             "Credentials and endpoints come from the environment, not from the URL"
         )
-    shown = repr(root) if _NAME.fullmatch(root) else "this name"
-    allowed = (
-        "at least 3 letters, digits, dots and hyphens (new ones: lower case, at most 63)"
-        if scheme == "s3"
-        else "letters, digits, dots, underscores and hyphens"
+    shown = repr(root) if _NAMES.pattern.fullmatch(root) else "this name"
+    raise InvalidPath(
+        f"{scheme}:// with an invalid {rule.noun}: {shown} is not made of {rule.allowed}"
     )
-    raise InvalidPath(f"{scheme}:// with an invalid bucket name: {shown} is not made of {allowed}")

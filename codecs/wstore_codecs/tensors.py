@@ -103,15 +103,6 @@ def bit_chunks(array: Array, *, name: str, max_bytes: int = CHUNK_BYTES) -> Iter
     return (_flat(bits[box]) for box in boxes)
 
 
-def byte_chunks(array: Array, *, name: str, max_bytes: int = CHUNK_BYTES) -> Iterator[memoryview]:
-    """The same walk as bytes: what a row-major file of the tensor holds.
-
-    Chunks of writable memory are writable; treat them as read-only.
-    """
-    chunks = bit_chunks(array, name=name, max_bytes=max_bytes)
-    return (chunk.view(np.uint8).data for chunk in chunks)
-
-
 def byte_view(array: Array, *, name: str, writable: bool = False) -> memoryview:
     """All bytes of a row-major host array, without a copy: what to read a tensor straight into.
 

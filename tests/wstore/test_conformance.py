@@ -2,30 +2,50 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import threading
+import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import fsspec
+import obstore
 import pytest
 
+from tests.wstore.sftp_server import sftp_server
 from wstore.errors import NotFound
+from wstore.stores.fsspec.fsspec_store import FsspecStore
+from wstore.stores.fsspec.gcs_config import GcsJsonConfig
+from wstore.stores.fsspec.gcs_store import GcsJsonStore
+from wstore.stores.gcs.config import GcsConfig, Secret
+from wstore.stores.gcs.store import GcsStore
 from wstore.stores.memory import MemoryStore
+from wstore.stores.objects.azure import open_azure
+from wstore.stores.objects.memory import client_of as obstore_memory
+from wstore.stores.objects.memory import open_memory
 from wstore.stores.posix_store import PosixStore
 from wstore.stores.s3.config import S3Config
 from wstore.stores.s3.store import S3Store
 from wstore.stores.wrap import Faults, Latency, Limit, Retry, RetryPolicy, Trace
+from wstore.testing.azurite import AzureEndpoint, create_container, get_blob, put_blob
 from wstore.testing.conformance import CHECKS, StoreUnderTest
+from wstore.testing.fake_gcs import FakeGcs
 from wstore.testing.fault_server import FaultServer
+from wstore.testing.gcs_requests import GcsEndpoint, get_gcs_object, put_gcs_object
 from wstore.testing.s3_requests import S3Endpoint, get_object, put_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.conftest import MakeBucket
+    from tests.conftest import MakeBucket, UseEndpoint
     from wstore.stores.base import Store
+
+
+_numbers = itertools.count()
 
 
 class Conformance:
@@ -61,6 +81,21 @@ class TestPosixBelowARoot(Conformance):
             "sub/",
             flat=False,
         )
+
+
+class TestPosixOnASharedMount(Conformance):
+    """What the store does on one host is checked on another, and others write there."""
+
+    @pytest.fixture
+    def place(self, shared: tuple[Path, Path]) -> StoreUnderTest:
+        return _across(*shared)
+
+
+@pytest.mark.long
+class TestPosixOnTheOtherMount(Conformance):
+    @pytest.fixture
+    def place(self, shared: tuple[Path, Path]) -> StoreUnderTest:
+        return _across(*reversed(shared))
 
 
 class TestMemory(Conformance):
@@ -140,6 +175,161 @@ class TestS3OnSeaweed(Conformance):
             yield replace(place, flat=False, many=60, mangled="\\")
 
 
+class TestObstoreMemory(Conformance):
+    @pytest.fixture
+    def place(self) -> StoreUnderTest:
+        name = f"suite-{next(_numbers)}"
+        client = obstore_memory(name)
+
+        def get(key: str) -> bytes | None:
+            try:
+                return bytes(obstore.get(client, key).bytes())
+            except FileNotFoundError:
+                return None
+
+        def put(key: str, data: bytes) -> None:
+            obstore.put(client, key, data)
+
+        return StoreUnderTest(
+            lambda: open_memory(name), get, put, "deep/prefix/", flat=False, mangled="\t\n"
+        )
+
+
+class TestAzureOnAzurite(Conformance):
+    @pytest.fixture
+    def place(
+        self, azurite: AzureEndpoint, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[StoreUnderTest]:
+        for name, value in azurite.environment().items():
+            monkeypatch.setenv(name, value)
+        container = f"suite-{next(_numbers)}"
+        create_container(azurite, container)
+        with ExitStack() as opened:
+
+            def open_store() -> Store:
+                store = open_azure("az", container)
+                opened.callback(store.close)
+                return store
+
+            yield StoreUnderTest(
+                open_store,
+                partial(get_blob, azurite, container),
+                partial(put_blob, azurite, container),
+                "deep/prefix/",
+                flat=False,
+                many=20,
+                rounds=1,
+                mangled="\\\t\n",
+                one_upload=True,
+            )
+
+
+class TestFsspecMemory(Conformance):
+    @pytest.fixture
+    def place(self, request: pytest.FixtureRequest) -> StoreUnderTest:
+        files, root = fsspec.filesystem("memory"), request.node.name
+
+        def get(key: str) -> bytes | None:
+            path = f"/{root}/{key}"
+            return bytes(files.cat_file(path)) if files.isfile(path) else None
+
+        def put(key: str, data: bytes) -> None:
+            files.pipe_file(f"/{root}/{key}", data)
+
+        make = partial(FsspecStore, "memory", root)
+        return StoreUnderTest(make, get, put, "deep/", flat=False, many=60)
+
+
+class TestFsspecSftp(Conformance):
+    """Over a real server on real files. SFTP tells whole seconds: the back door is one later."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def server(cls) -> Iterator[str]:
+        with sftp_server() as root:
+            yield root
+
+    @pytest.fixture
+    def place(self, server: str, tmp_path: Path) -> Iterator[StoreUnderTest]:
+        stores = [FsspecStore("sftp", server) for _ in range(2)]
+        turns = itertools.cycle(stores)
+        prefix = str(tmp_path)[1:] + "/"
+        yield StoreUnderTest(
+            lambda: next(turns), _file_get, _later_put, prefix, flat=False, many=40, rounds=1
+        )
+        for store in stores:
+            store.close()
+
+
+@pytest.mark.long
+class TestFsspecS3(Conformance):
+    """s3fs. Its clients cost a second each to make, so one bucket and two stores serve all checks."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def stores(cls, seaweed: S3Endpoint, bucket: MakeBucket) -> Iterator[list[FsspecStore]]:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in seaweed.environment().items():
+                patch.setenv(name, value)
+            name = bucket(seaweed)
+            stores = [FsspecStore("s3", name) for _ in range(2)]
+            yield stores
+            for store in stores:
+                store.close()
+
+    @pytest.fixture
+    def place(
+        self,
+        seaweed: S3Endpoint,
+        stores: list[FsspecStore],
+        s3_environment: UseEndpoint,
+        request: pytest.FixtureRequest,
+    ) -> StoreUnderTest:
+        s3_environment(seaweed)
+        turns = itertools.cycle(stores)
+        name = stores[0].url.removeprefix("s3://")
+        get, put = partial(get_object, seaweed, name), partial(put_object, seaweed, name)
+        prefix = f"{request.node.name}/"
+        return StoreUnderTest(
+            lambda: next(turns), get, put, prefix, flat=False, many=40, rounds=1, mangled="\\"
+        )
+
+
+class TestGcsJson(Conformance):
+    @pytest.fixture
+    def place(self, gcs: GcsEndpoint, gcs_bucket: str) -> Iterator[StoreUnderTest]:
+        config = GcsJsonConfig.from_environment()
+        with ExitStack() as opened:
+
+            def open_store() -> GcsJsonStore:
+                store = GcsJsonStore(gcs_bucket, config)
+                opened.callback(store.close)
+                return store
+
+            get = partial(get_gcs_object, gcs, gcs_bucket)
+            put = partial(put_gcs_object, gcs, gcs_bucket)
+            yield StoreUnderTest(open_store, get, put, "deep/prefix/", many=60, rounds=1)
+
+
+class TestGcsXml(Conformance):
+    """The stub checks the token, and Google's lower limit of pieces; no key holds a line break there."""
+
+    @pytest.fixture
+    def place(self) -> Iterator[StoreUnderTest]:
+        service = FakeGcs(token="stub-token", min_piece=5 << 20)
+        with FaultServer(service=service) as server, ExitStack() as opened:
+            config = GcsConfig(endpoint=server.url, token=Secret("stub-token"))
+
+            def open_store() -> GcsStore:
+                store = GcsStore(server.bucket, config)
+                opened.callback(store.close)
+                return store
+
+            yield StoreUnderTest(
+                open_store, server.get, server.put, "deep/prefix/", rounds=1, mangled="\r\n"
+            )
+
+
 def _over_memory(wrap: Callable[[MemoryStore], Store]) -> StoreUnderTest:
     inner = MemoryStore("suite")
 
@@ -169,6 +359,29 @@ def _s3(endpoint: S3Endpoint, bucket: str) -> Iterator[StoreUnderTest]:
         yield StoreUnderTest(open_store, get, put, "deep/prefix/", rounds=1)
 
 
+def _across(ours: Path, theirs: Path) -> StoreUnderTest:
+    """Stores on our mount, the back door on theirs. The other host sees a change within a second, not
+    at once: the back door waits until both agree."""
+
+    def get(key: str) -> bytes | None:
+        return _agreed(lambda: _file_get(f"{theirs}/{key}"), lambda: _file_get(f"{ours}/{key}"))
+
+    def put(key: str, data: bytes) -> None:
+        _file_put(f"{theirs}/{key}", data)
+        _agreed(lambda: data, lambda: _file_get(f"{ours}/{key}"))
+
+    return StoreUnderTest(
+        partial(PosixStore, str(ours)), get, put, "sub/", flat=False, many=30, rounds=1
+    )
+
+
+def _agreed(one: Callable[[], bytes | None], other: Callable[[], bytes | None]) -> bytes | None:
+    deadline = time.monotonic() + 10
+    while (found := one()) != other() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return found
+
+
 def _file_get(key: str) -> bytes | None:
     path = Path("/") / key
     return path.read_bytes() if path.is_file() else None
@@ -180,3 +393,12 @@ def _file_put(key: str, data: bytes) -> None:
     unfinished = path.with_name(f"put-by-others-{threading.get_ident()}")
     unfinished.write_bytes(data)
     unfinished.rename(path)
+
+
+def _later_put(key: str, data: bytes) -> None:
+    """As `_file_put`, at least a second after what is there."""
+    path = Path("/") / key
+    before = path.stat().st_mtime if path.exists() else 0.0
+    _file_put(key, data)
+    if path.stat().st_mtime < before + 1:
+        os.utime(path, (before + 1, before + 1))

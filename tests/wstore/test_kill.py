@@ -36,7 +36,10 @@ while True:
 """
 
 
-def kill_writers(directory: StoragePath, kills: int) -> None:
+def kill_writers(
+    directory: StoragePath, kills: int, *, other_host: StoragePath | None = None
+) -> None:
+    """Writers of `directory`, by the name that `other_host` has for it, are killed and read after."""
     seed = 5
     print("seed", seed)
     chance = random.Random(seed)
@@ -44,7 +47,8 @@ def kill_writers(directory: StoragePath, kills: int) -> None:
     large.write_file(bytes(SIZE))
     small.write_bytes(bytes(1000))
     for _ in range(kills):
-        command = [sys.executable, "-c", WRITE, large.url, str(SIZE), str(PIECE)]
+        written = (other_host or directory) / "large"
+        command = [sys.executable, "-c", WRITE, written.url, str(SIZE), str(PIECE)]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
             try:
                 assert writer.stdout is not None
@@ -56,6 +60,8 @@ def kill_writers(directory: StoragePath, kills: int) -> None:
                 writer.kill()
         expect_whole(large, small)
         assert [path.name for path in directory.iterdir()] == ["large", "small"]
+    if other_host is not None:
+        _until_hosts_agree(directory, other_host)
     assert directory.sweep() == [], "nothing here is a day old"
     directory.sweep(older_than=0)
     assert directory.sweep(older_than=0) == [], "what was swept is gone"
@@ -63,6 +69,14 @@ def kill_writers(directory: StoragePath, kills: int) -> None:
         assert sorted(os.listdir(directory)) == ["large", "small"]
     large.write_file(b"next")
     assert large.read_bytes() == b"next"
+
+
+def _until_hosts_agree(directory: StoragePath, other_host: StoragePath) -> None:
+    """What the last writer left is seen here too."""
+    deadline = time.monotonic() + 30
+    while sorted(os.listdir(directory)) != sorted(os.listdir(other_host)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def expect_whole(large: StoragePath, small: StoragePath) -> None:
@@ -97,6 +111,12 @@ def directory(
 
 def test_killed_writers_leave_whole_objects(directory: StoragePath) -> None:
     kill_writers(directory, 3)
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(30, marks=pytest.mark.long)])
+@pytest.mark.timeout(1200)
+def test_killed_writers_on_another_host(shared: tuple[Path, Path], kills: int) -> None:
+    kill_writers(StoragePath(shared[0]), kills, other_host=StoragePath(shared[1]))
 
 
 @pytest.mark.long

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 
-from wstore.stores.mounts import Mount, on_network, parse_mountinfo
+from wstore.stores import mounts
+from wstore.stores.mounts import LOCAL, FileSystem, Mount, file_system_of, parse_mountinfo
 
 LINES = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
@@ -21,7 +23,7 @@ broken line
 
 def test_parse() -> None:
     mounts = parse_mountinfo(LINES)
-    assert [(mount.fs_type, mount.is_network) for mount in mounts] == [
+    assert [(mount.file_system.type, mount.file_system.is_network) for mount in mounts] == [
         ("proc", False),
         ("ext3", False),
         ("nfs4", True),
@@ -29,15 +31,44 @@ def test_parse() -> None:
         ("fuse.gcsfuse", True),
         ("fuseblk", False),
     ]
-    assert mounts[2] == Mount((0, 45), "/data/with space", "nfs4")
+    assert mounts[2] == Mount((0, 45), "/data/with space", FileSystem("nfs4"))
     assert parse_mountinfo("") == []
 
 
 @pytest.mark.parametrize("name", ["nfs", "beegfs", "ceph", "gpfs", "9p", "cifs", "fuse.sshfs"])
 def test_network_types(name: str) -> None:
-    assert Mount((0, 1), "/", name).is_network
+    assert FileSystem(name).is_network
 
 
-def test_local_paths_are_local_even_when_absent() -> None:
-    assert not on_network(b"/proc/self")
-    assert not on_network(os.fsencode("/proc/no/such/directory"))
+@pytest.mark.parametrize(
+    ("name", "exclusive"),
+    [
+        ("ext4", True),
+        ("nfs4", True),
+        ("lustre", True),
+        ("fuseblk", True),
+        ("fuse.fuse-overlayfs", True),
+        ("fuse.juicefs", True),
+        ("fuse", False),
+        ("fuse.seaweedfs", False),
+        ("fuse.unheard-of", False),
+    ],
+)
+def test_who_decides_a_create(name: str, exclusive: bool) -> None:
+    assert FileSystem(name).creates_exclusively is exclusive
+
+
+def test_a_type_is_looked_up_by_device() -> None:
+    assert file_system_of(b"/proc/self") == FileSystem("proc")
+    assert file_system_of(os.fsencode("/proc/no/such/directory")) == FileSystem("proc")
+    assert not FileSystem("proc").is_network
+    assert not LOCAL.is_network
+
+
+def test_what_is_known_of_a_device_ages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of a mount that went away is given to another file system."""
+    device = os.stat("/proc").st_dev
+    monkeypatch.setitem(mounts._known, device, (time.monotonic(), FileSystem("nfs4")))
+    assert file_system_of(b"/proc").is_network
+    monkeypatch.setitem(mounts._known, device, (time.monotonic() - 60, FileSystem("nfs4")))
+    assert file_system_of(b"/proc") == FileSystem("proc")

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from wstore import errors
-from wstore.stores import posix_store
+from wstore.stores import posix_looking
 from wstore.stores.base import Expect
+from wstore.stores.mounts import FileSystem
 from wstore.stores.posix_store import PosixStore
 from wstore.stores.posix_temp import is_temp_name, new_temp_name
 
@@ -429,7 +430,7 @@ def test_cached_absence_is_asked_again(
     with pytest.raises(errors.Unavailable):
         store.read("d/marker", 0, 1)
     assert hidden
-    monkeypatch.setattr(posix_store, "on_network", lambda directory: True)
+    monkeypatch.setattr(posix_looking, "file_system_of", lambda path: FileSystem("nfs4"))
     assert store.stat("d/marker").size == 1
     hidden = True
     assert bytes(store.read("d/marker", 0, 1).data) == b"x"

@@ -98,7 +98,7 @@ def test_an_entry_point_that_is_no_scheme(entry_points: list[EntryPoint]) -> Non
 
 def test_unknown_schemes_list_the_added_ones(entry_points: list[EntryPoint]) -> None:
     entry_points.append(point("plug"))
-    with pytest.raises(InvalidPath, match="file, memory, plug, s3"):
+    with pytest.raises(InvalidPath, match="https, memory, plug, s3"):
         StoragePath("nosuch://x/y")
 
 

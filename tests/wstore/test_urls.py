@@ -118,8 +118,6 @@ def test_credentials_in_a_url_are_refused_and_not_repeated(url: str) -> None:
 
 
 def test_an_unknown_scheme_lists_the_known_ones() -> None:
-    with pytest.raises(InvalidPath, match=r"file, memory, s3.*S3-compatible") as caught:
-        StoragePath("gs://bucket/x")
-    assert "'gs'" in str(caught.value)
-    with pytest.raises(InvalidPath, match="entry points"):
+    with pytest.raises(InvalidPath, match=r"file, gs, http, .*s3.*entry points") as caught:
         StoragePath("nosuch://x/y")
+    assert "'nosuch'" in str(caught.value)

@@ -29,10 +29,10 @@ def sample(dtype: DType, shape: tuple[int, ...], seed: int = 1) -> np.ndarray[An
 
 
 def joined(array: tensors.Array, max_bytes: int) -> bytes:
-    chunks = list(tensors.byte_chunks(array, name="t", max_bytes=max_bytes))
+    chunks = list(tensors.bit_chunks(array, name="t", max_bytes=max_bytes))
     size = tensors.describe(array, name="t").dtype.itemsize
     assert all(0 < chunk.nbytes <= max(max_bytes, size) for chunk in chunks)
-    return b"".join(chunks)
+    return b"".join(chunk.tobytes() for chunk in chunks)
 
 
 @pytest.mark.parametrize("dtype", EVERY, ids=lambda d: d.name)
@@ -179,7 +179,7 @@ def test_numpy_alone_imports_no_torch_and_no_numba() -> None:
     code = (
         "import sys, numpy as np\n"
         "from wstore_codecs import block, digest, tensors\n"
-        "digest.digest_block(np.zeros(9)); list(tensors.byte_chunks(np.zeros(9), name='t'))\n"
+        "digest.digest_block(np.zeros(9)); list(tensors.bit_chunks(np.zeros(9), name='t'))\n"
         "assert not {'torch', 'numba'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)})

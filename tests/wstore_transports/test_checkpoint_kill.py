@@ -36,7 +36,8 @@ while True:
 """
 
 
-def _kill_writers(place: str, kills: int) -> None:
+def _kill_writers(place: str, kills: int, *, other_host: str | None = None) -> None:
+    """Trainers publish to `place`, by the name that `other_host` has for it, and are killed."""
     seed = 11
     print("seed", seed)
     chance = random.Random(seed)
@@ -44,7 +45,7 @@ def _kill_writers(place: str, kills: int) -> None:
     seen = 0
     for _ in range(kills):
         process = subprocess.Popen(
-            [sys.executable, "-c", PUBLISH, place], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", PUBLISH, other_host or place], stdout=subprocess.PIPE, text=True
         )
         assert process.stdout is not None
         try:
@@ -88,6 +89,12 @@ def _check_newest(reader: CheckpointReader, seen: int) -> int:
     assert weights_digest(weights) == version.digest
     assert version.number >= seen
     return version.number
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(30, marks=pytest.mark.long)])
+@pytest.mark.timeout(900)
+def test_killed_writers_on_another_host(shared: tuple[Path, Path], kills: int) -> None:
+    _kill_writers(str(shared[0] / "root"), kills, other_host=str(shared[1] / "root"))
 
 
 def test_killed_writers_leave_whole_versions_only(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import subprocess
+import sys
 import tracemalloc
 from typing import TYPE_CHECKING
 
@@ -296,6 +298,31 @@ def test_download_does_not_touch_what_is_there(place: StoragePath, tmp_path: Pat
     assert (split / "config.json").read_bytes() == b'{"a": 1}'
     assert len(list(split.glob("model-0000?-of-00003.safetensors"))) == 3
     assert weights_digest(CheckpointReader(str(split)).load()) == weights_digest(weights)
+
+
+def test_what_a_killed_download_leaves_is_hidden_and_swept(
+    place: StoragePath, tmp_path: Path
+) -> None:
+    publish(place, {"w": matrix()}).download(None, tmp_path / "whole")
+    source = tmp_path / "source"
+    publish(StoragePath(source), {"w": matrix()})
+    code = (
+        "import os, sys\n"
+        "from wstore_transports.checkpoint import CheckpointReader\n"
+        "CheckpointReader(sys.argv[1]).download(None, sys.argv[2], progress=lambda *_: os._exit(9))\n"
+    )
+    command = [sys.executable, "-c", code, str(source), str(tmp_path / "killed")]
+    assert subprocess.run(command, check=False).returncode == 9
+    here = StoragePath(tmp_path)
+    left = [path for path in tmp_path.iterdir() if path.name.startswith(".wstore-")]
+    assert len(left) == 1
+    assert [path.name for path in here.iterdir()] == ["source", "whole"]
+    (left[0] / "file").write_text("new")
+    os.utime(left[0], (1, 1))  # old, but for what is in it
+    assert here.sweep(older_than=3600) == []
+    assert here.sweep(older_than=0)
+    assert not left[0].exists()
+    assert (tmp_path / "whole").is_dir()
 
 
 def test_a_download_to_where_no_directory_can_be_names_the_place(

@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wstore.cli import main
+from wstore.path import StoragePath
 from wstore_transports.demo.events import Loaded, Published
 from wstore_transports.demo.results import Results
+from wstore_transports.versions import Root
 
 if TYPE_CHECKING:
     import pytest
+
+    from tests.conftest import MakeBucket, UseEndpoint
+    from wstore.testing.s3_requests import S3Endpoint
 
 
 def children() -> set[int]:
@@ -48,6 +53,50 @@ def test_a_real_file_without_torch(tmp_path: Path, capsys: pytest.CaptureFixture
             assert code == 0
             assert "3 versions" in out
             assert "equal in all 2 processes" in out
+
+
+def test_trainer_and_engines_on_two_hosts(
+    shared: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with resources.as_file(resources.files("fracast")) as package:
+        model = next(package.rglob("model.safetensors"))
+        words = ["--url", str(shared[0] / "root"), "--engine-url", str(shared[1] / "root")]
+        words += ["--model", str(model), "--versions", "2", "--engines", "1", "--json"]
+        code = main(["demo", *words])
+        found = json.loads(capsys.readouterr().out)
+        assert code == 0, found
+        assert [row["digest_equal"] for row in found["versions"]] == [True, True]
+    assert main(["demo", "--engine-url", str(shared[1])]) != 0
+    assert "--engine-url goes with --url" in capsys.readouterr().err
+
+
+def test_on_a_server_of_the_users(
+    seaweed: S3Endpoint,
+    bucket: MakeBucket,
+    s3_environment: UseEndpoint,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    s3_environment(seaweed)
+    url = f"s3://{bucket(seaweed)}/demo"
+    with resources.as_file(resources.files("fracast")) as package:
+        model = next(package.rglob("model.safetensors"))
+        words = ["--url", url, "--model", str(model), "--versions", "1", "--engines", "1"]
+        assert main(["demo", *words]) == 0
+    assert f"1 versions under {url}: equal in all 2 processes" in capsys.readouterr().out
+    assert len(Root.open(StoragePath(url)).versions()) == 1
+
+
+def test_on_a_server_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    before = children()
+    with resources.as_file(resources.files("fracast")) as package:
+        model = next(package.rglob("model.safetensors"))
+        words = ["--server", "s3", "--model", str(model), "--versions", "1", "--engines", "1"]
+        code = main(["demo", *words, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert code == 0, found
+    assert found["url"].startswith("s3://")
+    assert [row["digest_equal"] for row in found["versions"]] == [True]
+    assert children() <= before
 
 
 def test_a_process_that_fails_ends_the_demo(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wstore.cli_output import Bar, human_size, print_json, printable
+from wstore.cli_output import Bar, counted, human_size, print_json, printable
 from wstore.errors import InvalidArgument
 from wstore.path import StoragePath
 
@@ -79,7 +79,8 @@ def verify(
             }
         )
     elif not report.problems:
-        what = f"{report.objects} objects, {report.tensors} tensors, {human_size(report.nbytes)}"
+        what = f"{counted(report.objects, 'object')}, {counted(report.tensors, 'tensor')}, "
+        what += human_size(report.nbytes)
         print(f"{printable(url)}: {what}: {'intact' if report.proven else 'readable (no hashes)'}")
     if report.problems:
         raise typer.Exit(1)
@@ -147,7 +148,7 @@ def _show_root(url: str, versions: list[Version], as_json: bool) -> None:
         rows: list[Json] = [_version_fields(version) for version in versions]
         print_json({"url": url, "versions": rows})
         return
-    print(f"{printable(url)}: a root with {len(versions)} versions")
+    print(f"{printable(url)}: a root with {counted(len(versions), 'version')}")
     for version in versions:
         size = human_size(version.record.nbytes)
         base = f" on {version.base}" if version.base else ""
@@ -186,7 +187,7 @@ def _show_snapshot(url: str, snapshot: Snapshot, as_json: bool) -> None:
         print_json({"url": url, "version": version, "tensors": tensors})
         return
     total = sum(spec.nbytes for spec in specs.values() if not spec.tied_to)
-    print(f"{printable(url)}: {len(specs)} tensors, {human_size(total)}")
+    print(f"{printable(url)}: {counted(len(specs), 'tensor')}, {human_size(total)}")
     for name, spec in specs.items():
         tied = f"  = {printable(spec.tied_to)}" if spec.tied_to else ""
         shape = "[" + ", ".join(map(str, spec.shape)) + "]"
@@ -214,4 +215,5 @@ def _show_gc(versions: Sequence[Fate], objects: Sequence[Going], *, end: str) ->
         print(f"version {fate.number} (step {fate.step}) {verdict}: {fate.reason}")
     for going in objects:
         print(f"  {human_size(going.size):>10}  {printable(going.name)}: {going.reason}")
-    print(f"{len(objects)} objects, {human_size(sum(going.size for going in objects))} {end}")
+    total = human_size(sum(going.size for going in objects))
+    print(f"{counted(len(objects), 'object')}, {total} {end}")

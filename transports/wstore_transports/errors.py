@@ -35,3 +35,11 @@ class RunEnded(RootError):
 
 class PublisherLost(RootError, TimeoutError):
     """The publisher's counter stood still for longer than a living one's would."""
+
+
+class DifferentRoots(RootError, ValueError):
+    """Places that were given as mirrors of one root hold different ones."""
+
+
+class MirrorsFailed(RootError, OSError):
+    """No mirror could serve what was asked; the message names each URL and its cause."""

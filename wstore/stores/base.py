@@ -84,6 +84,8 @@ class Capabilities:
         request_bytes: the size of ranged read that pays best.
         concurrency: how many requests of that size in parallel pay.
         small_concurrency: how many in parallel pay when they are much smaller, and mostly wait.
+        overwrite_interval_s: seconds between two writes of one key; sooner the service answers "slow
+            down" (429), which is repeated, but late.
     """
 
     create_if_absent: bool
@@ -94,6 +96,7 @@ class Capabilities:
     request_bytes: int = 8 * MiB
     concurrency: int = 8
     small_concurrency: int = 8
+    overwrite_interval_s: float = 0.0
 
 
 class Store(Protocol):
@@ -174,7 +177,8 @@ class Store(Protocol):
         """Release connections. Calls after this open new ones."""
 
     def feature(self, kind: type[F]) -> F | None:
-        """This store as an optional protocol (Multipart, Copy, Directories, Sweep, Settle), or None.
+        """This store as an optional protocol (Multipart, Copy, Directories, Sweep, Settle,
+        Places), or None.
 
         A wrapper returns one that has the same wrapping.
         """
@@ -237,3 +241,17 @@ class Settle(Protocol):
 
     def wrote(self, key: str, write_id: str) -> bool:
         """Whether the present object carries this write id."""
+
+
+@runtime_checkable
+class Places(Protocol):
+    """A store whose capabilities differ from place to place, as a tree of mounts has them."""
+
+    def capabilities_at(self, key: str) -> Capabilities:
+        """The capabilities for this key: an object, a directory, or where one will be."""
+
+
+def capabilities_at(store: Store, key: str) -> Capabilities:
+    """What the store can do for this key."""
+    places = store.feature(Places)
+    return store.capabilities if places is None else places.capabilities_at(key)

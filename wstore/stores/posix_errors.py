@@ -40,8 +40,16 @@ _KINDS: dict[int, type[errors.WStoreError]] = {
     errno.ENFILE: errors.Unavailable,
     errno.EHOSTDOWN: errors.ConnectionFailed,
     errno.EHOSTUNREACH: errors.ConnectionFailed,
+    # A mount whose daemon or server is gone; the first is what requests under way then get.
+    errno.ECONNABORTED: errors.ConnectionFailed,
     errno.ENOTCONN: errors.ConnectionFailed,
+    errno.ESHUTDOWN: errors.ConnectionFailed,
 }
+
+_MOUNT_GONE = (
+    "the mount is not connected: its daemon or its server is gone; works again once it is back"
+)
+
 
 _ADVICE = {
     errno.ENOENT: "there is no such file",
@@ -53,6 +61,9 @@ _ADVICE = {
     errno.EFBIG: "larger than the file system or the process limit (ulimit -f) allows",
     errno.ENOTDIR: "a parent of this path is a file, not a directory",
     errno.ELOOP: "too many symbolic links on the way: they probably form a loop",
+    errno.ECONNABORTED: _MOUNT_GONE,
+    errno.ENOTCONN: _MOUNT_GONE,
+    errno.ESHUTDOWN: _MOUNT_GONE,
     errno.EMFILE: "too many open files in this process (ulimit -n)",
 }
 

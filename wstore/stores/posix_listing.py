@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shutil
 import stat
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,18 @@ from wstore.stores.posix_temp import is_temp_name, new_temp_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_OF_ONE_ENTRY = frozenset(
+    {
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.ESTALE,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.EACCES,
+        errno.EPERM,
+    }
+)
 
 
 def list_directory(
@@ -54,7 +68,8 @@ def _sorted_entries(directory: bytes) -> list[tuple[bytes, os.DirEntry[bytes], b
                     continue
                 try:
                     is_directory = entry.is_dir()
-                except OSError:  # a link that loops, or an entry just gone
+                except OSError as error:
+                    _require_passing_by(error)
                     continue
                 name = entry.name + b"/" if is_directory else entry.name
                 found.append((name, entry, entry.is_symlink()))
@@ -67,13 +82,24 @@ def _sorted_entries(directory: bytes) -> list[tuple[bytes, os.DirEntry[bytes], b
 def _file_entry(key: bytes, entry: os.DirEntry[bytes]) -> Entry | None:
     try:
         status = entry.stat()
-    except OSError:  # a dangling or looping link, or an entry just gone
+    except OSError as error:
+        _require_passing_by(error)
         return None
     return Entry(os.fsdecode(key), info_of(status)) if stat.S_ISREG(status.st_mode) else None
 
 
+def _require_passing_by(error: OSError) -> None:
+    """Raise what is not of one entry (a dangling or looping link, one just gone, one of others): a mount
+    that is lost half-way must not pass for a short listing."""
+    if error.errno not in _OF_ONE_ENTRY:
+        raise error
+
+
 def remove_old_temps(directory: bytes, *, older_than_s: float) -> list[bytes]:
     """Remove unfinished writes under `directory` whose last change is older; returns their paths.
+
+    A directory with the name of an unfinished write is one too (a whole tree that was to appear at
+    once); its last change is the newest in it.
 
     Ages are by the clock of the file system (a network one has its server's): that of a new file.
     """
@@ -82,22 +108,37 @@ def remove_old_temps(directory: bytes, *, older_than_s: float) -> list[bytes]:
         age_ns = _file_system_time_ns(os.path.dirname(path)) - modified_ns
         if age_ns >= older_than_s * 1e9:
             with contextlib.suppress(FileNotFoundError):  # its writer, or another sweep, was faster
-                os.unlink(path)
+                _remove(path)
                 removed.append(path)
     return removed
+
+
+def _remove(path: bytes) -> None:
+    try:
+        os.unlink(path)
+    except IsADirectoryError:
+        shutil.rmtree(path)
 
 
 def _temps(directory: bytes) -> Iterator[tuple[bytes, int]]:
     try:
         with os.scandir(directory) as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
-                if entry.is_dir(follow_symlinks=False):
-                    yield from _temps(entry.path)
-                elif is_temp_name(entry.name):
+                if is_temp_name(entry.name):
                     with contextlib.suppress(FileNotFoundError):
-                        yield entry.path, entry.stat(follow_symlinks=False).st_mtime_ns
+                        yield entry.path, _last_change_ns(entry)
+                elif entry.is_dir(follow_symlinks=False):
+                    yield from _temps(entry.path)
     except (FileNotFoundError, NotADirectoryError):
         return
+
+
+def _last_change_ns(entry: os.DirEntry[bytes]) -> int:
+    last = entry.stat(follow_symlinks=False).st_mtime_ns
+    if entry.is_dir(follow_symlinks=False):
+        with os.scandir(entry.path) as inside:
+            last = max([last, *map(_last_change_ns, inside)])
+    return last
 
 
 def _file_system_time_ns(directory: bytes) -> int:

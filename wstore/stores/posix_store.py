@@ -14,9 +14,11 @@ decoded: `sub dir` and `sub%20dir` are two names. What a user may rely on beyond
   do not enter linked directories. `Expect.ABSENT` counts a link, even a dangling one, as present.
 - **Tags** are inode, modification time and size. A read checks the open file before and after, so a
   file changed in place meanwhile is `ObjectChanged`, as is one replaced when `tag` was given.
-- **Create if absent** is link(2), else renameat2 without replace, else `UnsupportedOperation`.
+- **Create if absent** is link(2), else renameat2 without replace, else `UnsupportedOperation`; that at
+  once on a file system whose mounts each decide by themselves (`FileSystem.creates_exclusively`).
 - **Network file systems** (by mount type) may remember for a minute that a name is absent: where a
-  lookup fails, the parent directory is read again before it is believed.
+  lookup fails, the parent directory is read again before it is believed; see `posix_looking`.
+- **Lustre**: large files are striped by their size; see `posix_striping`.
 - A parent that is a file makes the object `NotFound` to readers and `NotADirectory` to writers. FIFOs,
   sockets and devices are refused. Deletions are not made durable: after a power cut the file may be
   back.
@@ -24,32 +26,31 @@ decoded: `sub dir` and `sub%20dir` are two names. What a user may rely on beyond
 
 from __future__ import annotations
 
-import errno
 import os
 import stat as modes
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
 from wstore import errors
 from wstore.stores.base import Capabilities, Expect, MiB, ObjectInfo, PieceLimits, Read
-from wstore.stores.mounts import on_network, refresh_directory
+from wstore.stores.mounts import file_system_of
 from wstore.stores.posix_copy import copy_content
-from wstore.stores.posix_errors import OsErrors, info_of, require_file, same_content, translate
+from wstore.stores.posix_errors import OsErrors, info_of, require_file
 from wstore.stores.posix_listing import list_directory, remove_old_temps
+from wstore.stores.posix_looking import is_unchanged, look_again, look_twice, open_now, stat_now
+from wstore.stores.posix_striping import STRIPE_BYTES
 from wstore.stores.posix_temp import TempFile, is_temp_name, make_directories, sync_directory
 from wstore.stores.posix_upload import PosixUpload
 
 if TYPE_CHECKING:
     import builtins
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from wstore.stores.base import Entry
+    from wstore.stores.mounts import FileSystem
 
 F = TypeVar("F")
-T = TypeVar("T")
-
-# O_NONBLOCK: opening a FIFO without a writer returns (and is then refused) instead of hanging.
-_OPEN_TO_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 
 _CAPABILITIES = Capabilities(
     create_if_absent=True,
@@ -60,10 +61,12 @@ _CAPABILITIES = Capabilities(
     request_bytes=8 * MiB,
     concurrency=8,
 )
+_ONE_PUBLISHER = replace(_CAPABILITIES, create_if_absent=False)
+_ON_LUSTRE = replace(_CAPABILITIES, request_bytes=STRIPE_BYTES)
 
 
 class PosixStore:
-    """A `Store` (with Multipart, Copy, Directories, Sweep) over a directory of this machine."""
+    """A `Store` (with Multipart, Copy, Directories, Sweep, Places) over a directory of this machine."""
 
     def __init__(self, root: str = "/") -> None:
         """`root`: the directory that keys are relative to; it need not exist yet.
@@ -82,13 +85,19 @@ class PosixStore:
 
     @property
     def capabilities(self) -> Capabilities:
-        return _CAPABILITIES
+        """Those of the file system that the root is on; see `capabilities_at` for mounts below it."""
+        return _capabilities_on(file_system_of(self._root))
+
+    def capabilities_at(self, key: str) -> Capabilities:
+        """Those of the file system that `key` is on, or will be."""
+        _, path = self._locate(key.removesuffix("/"), root=True)
+        return _capabilities_on(file_system_of(path))
 
     def stat(self, key: str) -> ObjectInfo:
-        """Describe the file. On a network file system a cached "no such file" is asked again."""
+        """Describe the file. On a network file system what its cache says is asked again."""
         url, path = self._locate(key)
         with OsErrors(url, lookup=True):
-            status = _look_twice(path, lambda: os.stat(path))
+            status = stat_now(path)
         require_file(status, url)
         return info_of(status)
 
@@ -109,31 +118,14 @@ class PosixStore:
         # Lean on purpose: after each copy of megabytes the CPU has to fetch this code anew.
         url, path = _locate(self._url, self._root, key)
         try:
-            fd = os.open(path, _OPEN_TO_READ)
-        except OSError as error:
-            with OsErrors(url, lookup=True):
-                fd = _look_again(error, path, lambda: os.open(path, _OPEN_TO_READ))
-        try:
-            before = os.fstat(fd)
-            if not modes.S_ISREG(before.st_mode):
-                require_file(before, url)
-            info = info_of(before)
-            if tag is not None and tag != info.tag:
-                raise errors.ObjectChanged("the file was replaced or changed", url=url)
-            wanted = max(0, min(length, before.st_size - offset))
-            if buffer is None:
-                data = _read_new(fd, offset, wanted)
-            else:
-                data = _read_into(fd, offset, buffer[:wanted])
-            if len(data) < wanted or not same_content(before, os.fstat(fd)):
-                raise errors.ObjectChanged("the file changed while it was read", url=url)
+            return _read_file(url, path, offset, length, buffer, tag)
         except errors.WStoreError:
             raise
         except OSError as error:
-            raise translate(error, url) from error
-        finally:
-            os.close(fd)
-        return Read(data, info)
+            with OsErrors(url, lookup=True):
+                return look_again(
+                    error, path, lambda: _read_file(url, path, offset, length, buffer, tag)
+                )
 
     def write(
         self,
@@ -148,7 +140,7 @@ class PosixStore:
 
         Raises:
             UnsupportedOperation: `expect` is a tag; or `ABSENT` on a file system without hard links
-                and without a rename that does not replace.
+                and without a rename that does not replace, or where two hosts could both succeed.
         """
         url, path = self._locate(key, write=True)
         if isinstance(expect, str):
@@ -156,6 +148,8 @@ class PosixStore:
                 "a file system cannot replace a file only if it has a given tag", url=url
             )
         absent = expect is Expect.ABSENT
+        if absent:
+            _require_exclusive(path, url)
         try:
             with OsErrors(url):
                 temp = TempFile(path, url=url, size=len(data), replaces=not absent)
@@ -218,15 +212,14 @@ class PosixStore:
         source_url, source_path = self._locate(source)
         target_url, target_path = self._locate(target, write=True)
         with OsErrors(source_url, lookup=True):
-            source_fd = _look_twice(source_path, lambda: os.open(source_path, _OPEN_TO_READ))
+            source_fd, before = look_twice(source_path, lambda: open_now(source_path))
         try:
-            before = os.fstat(source_fd)
             require_file(before, source_url)
             with OsErrors(target_url):
                 temp = TempFile(target_path, url=target_url, size=before.st_size, replaces=True)
                 try:
                     copied = copy_content(source_fd, temp, before.st_size)
-                    if copied < before.st_size or not same_content(before, os.fstat(source_fd)):
+                    if copied < before.st_size or not is_unchanged(source_fd, before):
                         raise errors.ObjectChanged("changed while it was copied", url=source_url)
                     status = temp.finish(before.st_size)
                     temp.replace()
@@ -244,7 +237,7 @@ class PosixStore:
         url, path = self._locate(key.removesuffix("/"), root=True)
         try:
             with OsErrors(url, lookup=True):
-                return modes.S_ISDIR(_look_twice(path, lambda: os.stat(path)).st_mode)
+                return modes.S_ISDIR(look_twice(path, lambda: os.stat(path)).st_mode)
         except errors.NotFound:
             return False
 
@@ -277,7 +270,7 @@ class PosixStore:
     # Sweep
 
     def sweep(self, prefix: str, *, older_than_s: float) -> builtins.list[str]:
-        """Remove hidden temporary files under `prefix` that stood still that long.
+        """Remove hidden temporary files and directories under `prefix` that stood still that long.
 
         Age is by the file system's own clock; a writer that is still alive but made no progress for
         `older_than_s` loses its temporary file and fails.
@@ -327,21 +320,42 @@ def _encode(key: str, url: str) -> bytes:
         raise errors.InvalidPath("not encodable as a file name", url=shown) from error
 
 
-def _look_twice(path: bytes, look: Callable[[], T]) -> T:
-    """Look; on a network file system believe ENOENT or ESTALE only after a refresh of the parent."""
+def _capabilities_on(file_system: FileSystem) -> Capabilities:
+    if file_system.is_lustre:
+        return _ON_LUSTRE
+    return _CAPABILITIES if file_system.creates_exclusively else _ONE_PUBLISHER
+
+
+def _require_exclusive(path: bytes, url: str) -> None:
+    file_system = file_system_of(os.path.dirname(path))
+    if not file_system.creates_exclusively:
+        raise errors.UnsupportedOperation(
+            f"on a mount of type {file_system.type} writers on two hosts can both create one name, so "
+            "create-if-absent is refused; one publisher at a time needs none",
+            url=url,
+        )
+
+
+def _read_file(
+    url: str, path: bytes, offset: int, length: int, buffer: memoryview | None, tag: str | None
+) -> Read:
+    fd, before = open_now(path)
     try:
-        return look()
-    except OSError as error:
-        return _look_again(error, path, look)
-
-
-def _look_again(error: OSError, path: bytes, look: Callable[[], T]) -> T:
-    """Look once more where the first answer may come from a cache; else raise it."""
-    parent = os.path.dirname(path)
-    if error.errno not in (errno.ENOENT, errno.ESTALE) or not on_network(parent):
-        raise error
-    refresh_directory(parent)
-    return look()
+        if not modes.S_ISREG(before.st_mode):
+            require_file(before, url)
+        info = info_of(before)
+        if tag is not None and tag != info.tag:
+            raise errors.ObjectChanged("the file was replaced or changed", url=url)
+        wanted = max(0, min(length, before.st_size - offset))
+        if buffer is None:
+            data = _read_new(fd, offset, wanted)
+        else:
+            data = _read_into(fd, offset, buffer[:wanted])
+        if len(data) < wanted or not is_unchanged(fd, before):
+            raise errors.ObjectChanged("the file changed while it was read", url=url)
+    finally:
+        os.close(fd)
+    return Read(data, info)
 
 
 def _read_into(fd: int, offset: int, view: memoryview) -> memoryview:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from wstore import errors
 from wstore.stores.base import MiB
+from wstore.stores.mounts import file_system_of
 from wstore.stores.posix_errors import require_file
+from wstore.stores.posix_striping import make_striped, note_ignored, stripes_for
 from wstore.stores.syscalls import preallocate, rename_without_replace, start_writeback
 
 if TYPE_CHECKING:
@@ -87,6 +89,7 @@ class TempFile:
     any point. The caller orders these; `os` errors pass through untranslated.
 
     Attributes:
+        path: its hidden name.
         fd: open for writing until `finish` or `discard`.
     """
 
@@ -96,34 +99,53 @@ class TempFile:
         Args:
             target: where the file will appear. With `replaces`, a symbolic link there is followed, as
                 `open` does, so the link stays and its target is replaced.
-            size: reserve that many bytes now, so that a full disk shows before anything is written.
+            size: reserve that many bytes now, so that a full disk shows before anything is written;
+                on Lustre also stripe the file for that size.
             replaces: an existing regular file gives its mode, and where permitted its owner.
         """
         self._old = _present(target, url) if replaces else None
         self._target = os.path.realpath(target) if replaces and os.path.islink(target) else target
         self._directory = os.path.dirname(self._target)
-        self._path = os.path.join(self._directory, new_temp_name())
+        self.path = os.path.join(self._directory, new_temp_name())
         self._status: os.stat_result | None = None
-        self.fd = self._open()
+        striped = self._stripe(size)
+        self.fd = self._open(striped=striped)
         try:
             if self._old is not None:
                 self._take_after(self._old)
+            elif striped:
+                os.fchmod(self.fd, 0o666 & ~_umask())  # `lfs` made it with a mode of its own
             if size is not None and size >= _WORTH_RESERVING:
                 preallocate(self.fd, size)
         except BaseException:
             self.discard()
             raise
 
-    def _open(self) -> int:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    def _stripe(self, size: int | None) -> bool:
+        """Let `lfs` make the empty file where that helps; whether it may have."""
+        stripes = stripes_for(size)
+        if stripes is None:
+            return False
+        file_system = file_system_of(self._directory)
+        if not file_system.is_lustre:
+            note_ignored(file_system.type)
+            return False
+        make_directories(self._directory)
+        make_striped(self.path, stripes)
+        return True
+
+    def _open(self, *, striped: bool) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        if not striped:
+            flags |= os.O_EXCL
         # A replacement of a private file must at no moment be readable by others.
         mode = 0o666 if self._old is None else 0o600
         for _ in range(_ATTEMPTS):  # a directory may be removed between making it and using it
             try:
-                return os.open(self._path, flags, mode)
+                return os.open(self.path, flags, mode)
             except FileNotFoundError:
                 make_directories(self._directory)
-        return os.open(self._path, flags, mode)
+        return os.open(self.path, flags, mode)
 
     def _take_after(self, old: os.stat_result) -> None:
         mine = os.fstat(self.fd)
@@ -165,7 +187,7 @@ class TempFile:
 
     def replace(self) -> None:
         """Publish over whatever is there, durably. After `finish`."""
-        _patiently(lambda: os.rename(self._path, self._target), self._has_appeared)
+        _patiently(lambda: os.rename(self.path, self._target), self._has_appeared)
         sync_directory(self._directory)
 
     def create(self, url: str) -> None:
@@ -176,7 +198,7 @@ class TempFile:
             UnsupportedOperation: the file system has neither hard links nor a rename without replace.
         """
         try:
-            os.link(self._path, self._target, follow_symlinks=False)
+            os.link(self.path, self._target, follow_symlinks=False)
         except OSError as error:
             # An NFS server whose answer was lost is asked again and says EEXIST of our own link.
             # Nobody else knows the temp's name: a second link can only be the target.
@@ -186,12 +208,12 @@ class TempFile:
                 self._create_by_rename(url)
         # The link is made: that the temp's name stays is no failure, sweeping removes it.
         with contextlib.suppress(OSError):
-            os.unlink(self._path)
+            os.unlink(self.path)
         sync_directory(self._directory)
 
     def _create_by_rename(self, url: str) -> None:
         try:
-            rename_without_replace(self._path, self._target)
+            rename_without_replace(self.path, self._target)
         except OSError as error:
             if error.errno in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
                 raise errors.UnsupportedOperation(
@@ -208,11 +230,11 @@ class TempFile:
             with contextlib.suppress(OSError):  # the content is being thrown away
                 os.close(fd)
         with contextlib.suppress(OSError):  # what cannot be removed now is swept later
-            os.unlink(self._path)
+            os.unlink(self.path)
 
     def _links(self) -> int:
         try:
-            return os.stat(self._path).st_nlink
+            return os.stat(self.path).st_nlink
         except OSError:
             return 0
 
@@ -222,6 +244,12 @@ class TempFile:
         except OSError:
             return False
         return self._status is not None and present.st_ino == self._status.st_ino
+
+
+def _umask() -> int:
+    """This process's, without setting it: os.umask would, for an instant, for every thread."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        return next((int(line[6:], 8) for line in file if line.startswith("Umask:")), 0o022)
 
 
 def _present(target: bytes, url: str) -> os.stat_result | None:

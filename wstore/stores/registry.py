@@ -1,7 +1,9 @@
 """From URLs to stores: which schemes there are, and one shared store a bucket and configuration.
 
-Built in: file, memory, s3. A package adds one by an entry point of the group `wstore.stores`, named as
-the scheme, that loads a `Scheme`. They are looked up on the first URL with a scheme that is not built in.
+Built in: file, memory, s3, gs, az (abfs, abfss), http and https. A package adds one by an entry point of
+the group `wstore.stores`, named as the scheme, that loads a `Scheme`; these are looked up on the first URL
+with a scheme that is not built in, and after them what fsspec knows. A path's `client` ("fsspec",
+"obstore") overrides the choice.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -24,19 +27,6 @@ if TYPE_CHECKING:
 
 GROUP = "wstore.stores"
 MAX_REQUESTS = 64  # at once to one remote store, over all transfers of the process
-
-# What to say about schemes that people will try.
-_HINTS = {
-    "gs": "Google Cloud Storage comes with a later release; its S3-compatible endpoint works as s3://",
-    "az": "Azure comes with a later release",
-    "abfs": "Azure comes with a later release",
-    "abfss": "Azure comes with a later release",
-    "http": "HTTP comes with a later release",
-    "https": "HTTP comes with a later release",
-    "region": "region aliases come with a later release",
-    "hf": "other fsspec protocols come with a later release",
-}
-
 
 def _no_configuration() -> Hashable:
     return None
@@ -108,7 +98,27 @@ def _s3() -> Scheme:
     return Scheme(s3.open_s3, Remembered(s3.S3Config.from_environment))
 
 
-_BUILT_IN: dict[str, Callable[[], Scheme]] = {"file": _posix, "memory": _memory, "s3": _s3}
+def _of(module: str, scheme: str) -> Scheme:
+    """What the module `wstore.stores.<module>` has for a scheme: its function `scheme_of(scheme)`."""
+    found: Scheme = import_module(f"wstore.stores.{module}").scheme_of(scheme)
+    return found
+
+
+_BUILT_IN: dict[str, Callable[[], Scheme]] = {
+    "file": _posix,
+    "memory": _memory,
+    "s3": _s3,
+    "gs": partial(_of, "gcs", "gs"),
+    "az": partial(_of, "objects", "az"),
+    "abfs": partial(_of, "objects", "abfs"),
+    "abfss": partial(_of, "objects", "abfss"),
+    "http": partial(_of, "objects", "http"),
+    "https": partial(_of, "objects", "https"),
+}
+
+# A path's `client`: the module that serves any scheme through that library, and raises InvalidPath for
+# one that the library does not know.
+_CLIENTS = {"fsspec": "fsspec", "obstore": "objects"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +132,18 @@ class _Registry:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._schemes: dict[str, Scheme] = {}
+        self._schemes: dict[tuple[str, str], Scheme] = {}
         self._added: dict[str, Callable[[], Scheme]] | None = None
-        self._stores: dict[tuple[str, str, Hashable], _Opened] = {}
+        self._stores: dict[tuple[str, str, str, Hashable], _Opened] = {}
 
-    def check(self, scheme: str) -> None:
-        if scheme not in _BUILT_IN and scheme not in self._entry_points():
-            raise InvalidPath(self._unknown(scheme))
+    def check(self, scheme: str, client: str) -> None:
+        if client or (scheme not in _BUILT_IN and scheme not in self._entry_points()):
+            self._scheme(scheme, client)
 
-    def open(self, scheme: str, root: str) -> _Opened:
-        kind = self._schemes.get(scheme) or self._scheme(scheme)
-        name = (scheme, root, kind.configuration())
+    def open(self, location: Location) -> _Opened:
+        scheme, root, client = location.scheme, location.root, location.client
+        kind = self._schemes.get((scheme, client)) or self._scheme(scheme, client)
+        name = (scheme, root, client, kind.configuration())
         found = self._stores.get(name)
         if found is not None:
             return found
@@ -147,16 +158,30 @@ class _Registry:
         for opened in list(self._stores.values()):
             opened.store.close()
 
-    def _scheme(self, scheme: str) -> Scheme:
-        self.check(scheme)
-        load = _BUILT_IN.get(scheme) or self._entry_points()[scheme]
+    def _scheme(self, scheme: str, client: str) -> Scheme:
+        found = self._of_client(scheme, client) if client else self._of_scheme(scheme)
+        return self._schemes.setdefault((scheme, client), found)
+
+    def _of_client(self, scheme: str, client: str) -> Scheme:
+        if client not in _CLIENTS:
+            known = ", ".join(sorted(_CLIENTS))
+            raise InvalidPath(f"unknown client {client!r} (known: {known})", url=f"{scheme}://")
+        return _of(_CLIENTS[client], scheme)
+
+    def _of_scheme(self, scheme: str) -> Scheme:
+        load = _BUILT_IN.get(scheme) or self._entry_points().get(scheme)
+        if load is None:
+            try:
+                return _of("fsspec", scheme)
+            except InvalidPath as error:
+                raise InvalidPath(self._unknown(scheme)) from error
         found = load()
         if not isinstance(found, Scheme):
             raise InvalidPath(
                 f"the entry point {scheme!r} of group {GROUP!r} is a {type(found).__name__}, "
                 "not a wstore.stores.registry.Scheme"
             )
-        return self._schemes.setdefault(scheme, found)
+        return found
 
     def _entry_points(self) -> dict[str, Callable[[], Scheme]]:
         if self._added is None:
@@ -175,8 +200,10 @@ class _Registry:
 
     def _unknown(self, scheme: str) -> str:
         known = ", ".join(sorted({*_BUILT_IN, *self._entry_points()}))
-        hint = _HINTS.get(scheme, f"packages add schemes by entry points of group {GROUP!r}")
-        return f"unknown scheme {scheme!r} (known: {known}): {hint}"
+        return (
+            f"unknown scheme {scheme!r} (known: {known}, and those of fsspec): "
+            f"packages add schemes by entry points of group {GROUP!r}"
+        )
 
 
 def _wrapped(bare: Store) -> Store:
@@ -205,10 +232,10 @@ os.register_at_fork(after_in_child=_renew_after_fork)
 atexit.register(_close_all)
 
 
-def check_scheme(scheme: str) -> None:
-    """Raises InvalidPath, listing the known ones, where no store serves the scheme."""
-    if scheme not in _BUILT_IN:
-        _registry.check(scheme)
+def check_location(location: Location) -> None:
+    """Raises InvalidPath, listing the known ones, where no store serves the scheme or the client."""
+    if location.client or location.scheme not in _BUILT_IN:
+        _registry.check(location.scheme, location.client)
 
 
 def open_store(location: Location) -> Store:
@@ -216,9 +243,9 @@ def open_store(location: Location) -> Store:
 
     Remote ones retry and are limited to `MAX_REQUESTS` requests at once.
     """
-    return _registry.open(location.scheme, location.root).store
+    return _registry.open(location).store
 
 
 def bare_store(location: Location) -> Store:
     """The same store without retries, for callers that wait and probe by themselves."""
-    return _registry.open(location.scheme, location.root).bare
+    return _registry.open(location).bare

@@ -1,4 +1,4 @@
-"""Three Linux system calls that the standard library lacks. Elsewhere each says that it is absent."""
+"""Four Linux system calls that the standard library lacks. Elsewhere each says that it is absent."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ import os
 import sys
 
 _AT_FDCWD = -100
+_AT_EMPTY_PATH = 0x1000
+_AT_STATX_FORCE_SYNC = 0x2000
 _FALLOC_FL_KEEP_SIZE = 1
 _RENAME_NOREPLACE = 1
+_STATX_BASIC_STATS = 0x7FF
+_STATX_BYTES = 256  # sizeof(struct statx)
 _SYNC_FILE_RANGE_WRITE = 2
 
 _ABSENT = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM})
@@ -79,4 +83,29 @@ def rename_without_replace(source: bytes, target: bytes) -> None:
         ctypes.c_uint(_RENAME_NOREPLACE),
     )
     if code:
+        raise OSError(code, os.strerror(code))
+
+
+def ask_attributes(file: bytes | int) -> None:
+    """Have the kernel fetch the attributes of a path or an open file from its server, now.
+
+    The next `stat` or `fstat` gives these instead of what the kernel remembers. A no-op where the kernel
+    lacks statx(2).
+
+    Raises:
+        OSError: as stat(2); ENOENT or ESTALE also where only this host's memory still has the file.
+    """
+    if isinstance(file, bytes):
+        directory, path, flags = _AT_FDCWD, file, _AT_STATX_FORCE_SYNC
+    else:
+        directory, path, flags = file, b"", _AT_STATX_FORCE_SYNC | _AT_EMPTY_PATH
+    code = _call(
+        "statx",
+        ctypes.c_int(directory),
+        ctypes.c_char_p(path),
+        ctypes.c_int(flags),
+        ctypes.c_uint(_STATX_BASIC_STATS),
+        ctypes.create_string_buffer(_STATX_BYTES),
+    )
+    if code and code not in (errno.ENOSYS, errno.EINVAL):
         raise OSError(code, os.strerror(code))

@@ -1,4 +1,4 @@
-"""An S3 server on a loopback port that misbehaves on command and remembers what it was asked.
+"""An S3 or GCS server on a loopback port that misbehaves on command and remembers what it was asked.
 
     with FaultServer() as server:
         server.put("weights", b"0123456789")
@@ -24,13 +24,16 @@ from http.client import parse_headers
 from typing import TYPE_CHECKING, Self
 from urllib.parse import parse_qsl, unquote
 
-from wstore.testing.fake_s3 import FakeS3, Reply, Request
+from wstore.testing.fake_messages import Reply, Request
+from wstore.testing.fake_s3 import FakeS3
 from wstore.testing.faults import Fault, Honest
 from wstore.testing.s3_requests import S3Endpoint
 
 if TYPE_CHECKING:
     import ssl
     from types import TracebackType
+
+    from wstore.testing.fake_service import FakeService
 
 FOREVER = 1 << 30
 CHUNK = 256 * 1024
@@ -93,6 +96,7 @@ class FaultServer:
     Args:
         min_piece: least bytes of an upload's piece that is not its last. AWS: 5 MiB.
         max_pieces: highest part number.
+        service: serve this (`fake_gcs.FakeGcs`), which has limits of its own. None: S3.
         tls: serve https with it (`certificates.make_identity` makes one).
 
     Attributes:
@@ -106,10 +110,11 @@ class FaultServer:
         *,
         min_piece: int = 1,
         max_pieces: int = 10_000,
+        service: FakeService | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.bucket = "bucket"
-        self.store = FakeS3(min_piece=min_piece, max_pieces=max_pieces)
+        self.store: FakeService = service or FakeS3(min_piece=min_piece, max_pieces=max_pieces)
         self.store.create_bucket(self.bucket)
         self.log: list[LogEntry] = []
         self.peak_connections = 0
@@ -140,10 +145,14 @@ class FaultServer:
         self._server.server_close()
 
     @property
+    def url(self) -> str:
+        """Where it listens: "scheme://host:port"."""
+        return f"{self._scheme}://127.0.0.1:{self._server.server_address[1]}"
+
+    @property
     def endpoint(self) -> S3Endpoint:
-        """Where it listens; any credentials are accepted."""
-        port = self._server.server_address[1]
-        return S3Endpoint(f"{self._scheme}://127.0.0.1:{port}", "fault-access", "fault-secret")
+        """The same as S3's clients want it; any credentials are accepted."""
+        return S3Endpoint(self.url, "fault-access", "fault-secret")
 
     def put(self, key: str, data: bytes) -> None:
         """Store an object in `bucket` without a request."""
@@ -323,7 +332,7 @@ class _Exchange:
     def head(self, reply: Reply, length: int) -> None:
         self.entry.status = reply.status
         lines = [f"HTTP/1.1 {reply.status} {'OK' if reply.status < 300 else 'As scripted'}"]
-        headers = reply.headers | {"x-amz-request-id": f"fault-{id(self.entry):x}"}
+        headers = reply.headers | {self.store.request_id: f"fault-{id(self.entry):x}"}
         if reply.status != 204:
             headers["content-length"] = str(length)
         lines += [f"{name}: {value}" for name, value in headers.items()]

@@ -10,10 +10,11 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from wstore.testing.fake_s3 import Reply, error_reply
+from wstore.testing.fake_messages import Reply, error_reply
 
 if TYPE_CHECKING:
-    from wstore.testing.fake_s3 import FakeS3, Request
+    from wstore.testing.fake_messages import Request
+    from wstore.testing.fake_service import FakeService
 
 
 class Exchange(Protocol):
@@ -24,7 +25,7 @@ class Exchange(Protocol):
         """The request; its body is empty before `receive`."""
 
     @property
-    def store(self) -> FakeS3: ...
+    def store(self) -> FakeService: ...
 
     def receive(self, limit: int | None = None) -> None:
         """Read the request's body, or only its first `limit` bytes."""
@@ -177,6 +178,17 @@ class IgnoredRange:
         exchange.receive()
         request = exchange.request
         headers = {name: value for name, value in request.headers.items() if name != "range"}
+        send(exchange, exchange.store.handle(replace(request, headers=headers)))
+
+
+@dataclass(frozen=True, slots=True)
+class IgnoredConditions:
+    """The request is served as if it demanded nothing of the key's present state."""
+
+    def play(self, exchange: Exchange) -> None:
+        exchange.receive()
+        request, conditions = exchange.request, exchange.store.conditions
+        headers = {name: text for name, text in request.headers.items() if name not in conditions}
         send(exchange, exchange.store.handle(replace(request, headers=headers)))
 
 

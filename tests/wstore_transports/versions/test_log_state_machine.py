@@ -1,8 +1,7 @@
 """The whole protocol under a state machine: publish from two ranks, crash at any write, lose and delay
 answers, two publishers, lagging and dying readers, damaged heads, and collections, all interleaved.
 
-The oracle looks at the raw objects with the json module and its own few rules; it shares no code with
-what it judges.
+What the log and the objects hold is judged by `oracle`, which shares no code with what it judges.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import contextlib
 import json
 import logging
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -27,10 +26,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from wstore.errors import ConnectionFailed, WStoreError
+from tests.wstore_transports.versions.oracle import COLUMNS, ROWS, Content, Oracle
+from tests.wstore_transports.versions.troubled_store import Crash, Trouble, TroubledStore
+from wstore.errors import WStoreError
 from wstore.path import StoragePath
 from wstore.stores.memory import MemoryStore
-from wstore.stores.wrap.base import Call, Wrapper
 from wstore_codecs.digest import digest_block
 from wstore_transports.errors import AttemptAborted, Fenced, NoVersion
 from wstore_transports.versions import (
@@ -52,71 +52,6 @@ from wstore_transports.versions.sealing import hash_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from wstore.stores.base import ObjectInfo
-
-ROWS, COLUMNS = 4, 3
-Content = dict[str, np.ndarray]
-Raw = dict[str, Any]  # what json makes of a document
-
-
-class Crash(Exception):
-    """The process died here."""
-
-
-@dataclass
-class Trouble:
-    """What happens to the n-th write or delete from now (None: nothing)."""
-
-    kind: str = "none"
-    countdown: int = 0
-
-
-class TroubledStore(Wrapper):
-    """One process's way to the store. `late` keeps writes that will land when nobody expects them."""
-
-    def __init__(self, inner: MemoryStore, late: list[Callable[[], object]]) -> None:
-        super().__init__(inner)
-        self.trouble = Trouble()
-        self.before_log_write: Callable[[], None] | None = None
-        self._late = late
-
-    def write(
-        self,
-        key: str,
-        data: memoryview,
-        *,
-        expect: object = None,
-        write_id: str | None = None,
-    ) -> ObjectInfo:
-        kept = memoryview(bytes(data))  # a write that lands late needs bytes of its own
-        return super().write(key, kept, expect=expect, write_id=write_id)  # type: ignore[arg-type]
-
-    def around(self, call: Call, run: Callable[[], object]) -> object:  # type: ignore[override]
-        if call.op not in ("write", "delete"):
-            return run()
-        if self.before_log_write is not None and "/log/" in call.key:
-            before, self.before_log_write = self.before_log_write, None
-            before()
-        self.trouble.countdown -= 1
-        if self.trouble.countdown != 0:
-            return run()
-        match self.trouble.kind:
-            case "crash before":
-                raise Crash
-            case "crash after":
-                run()
-                raise Crash
-            case "lost answer":
-                run()
-                raise ConnectionFailed("the answer was lost")
-            case "lost request":
-                raise ConnectionFailed("the request was lost")
-            case "late":
-                self._late.append(run)
-                raise ConnectionFailed("it will land later")
-            case _:
-                return run()
 
 
 KINDS = ["crash before", "crash after", "lost answer", "lost request", "late"]
@@ -178,63 +113,6 @@ def write_rank(attempt: Attempt, content: Content, previous: Content | None) -> 
             ],
         )
     attempt.done(objects, tensors)
-
-
-class Oracle:
-    """The truth, from raw bytes."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        self._store = store
-
-    def raw(self, name: str) -> bytes | None:
-        try:
-            return bytes(self._store.read(f"root/{name}", 0, 1 << 20).data)
-        except FileNotFoundError:
-            return None
-
-    def names(self) -> list[str]:
-        return [entry.key[5:] for entry in self._store.list("root/", recursive=True)]
-
-    def log(self) -> list[Raw]:
-        numbers = sorted(int(n[4:16]) for n in self.names() if n.startswith("log/"))
-        assert numbers == list(range(1, len(numbers) + 1)), "the log has a gap"
-        return [json.loads(self.raw(f"log/{n:012d}.json") or b"") for n in numbers]
-
-    def committed(self) -> dict[int, Raw]:
-        epoch, found = 0, {}
-        for record in self.log():
-            kind = record["document"]
-            if kind == "log.fence":
-                epoch = int(record["number"])
-            elif kind == "log.weights":
-                assert record["epoch"] == epoch, "a fenced publisher committed"
-                found[int(record["number"])] = record
-        attempts = [record["attempt"] for record in found.values()]
-        assert len(set(attempts)) == len(attempts), "an attempt was committed twice"
-        return found
-
-    def alive(self) -> dict[int, Raw]:
-        versions = self.committed()
-        for record in self.log():
-            if record["document"] == "log.floor":
-                keep, floor = set(record["keep"]), int(record["floor"])
-                for number in list(versions):
-                    if number < min(floor, int(record["number"])) and number not in keep:
-                        del versions[number]
-        return versions
-
-    def content(self, record: Raw) -> Content:
-        manifest = json.loads(self.raw(record["manifest"]["name"]) or b"")
-        found: Content = {}
-        for name, tensor in manifest["tensors"].items():
-            rows: dict[int, np.ndarray] = {}
-            for block in tensor["blocks"]:
-                raw = self.raw(manifest["objects"][block["object"]]["name"])
-                assert raw is not None, "an object of a version is missing"
-                part = np.frombuffer(raw, "<i4").reshape(block["extent"])
-                rows |= dict(enumerate(part, start=block["origin"][0]))
-            found[name] = np.stack([rows[i] for i in range(ROWS)])
-        return found
 
 
 def same(a: Content, b: Content) -> bool:
@@ -557,5 +435,6 @@ def test_protocol_holds() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)  # under two minutes on a machine with nothing else to do
 def test_protocol_holds_for_long() -> None:
-    run_machine(300, 60)
+    run_machine(50, 50)

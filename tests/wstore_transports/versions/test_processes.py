@@ -6,12 +6,13 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from wstore.path import StoragePath
-from wstore_transports.errors import AttemptAborted, Fenced, RootError
+from wstore_transports.errors import AttemptAborted, Fenced, NoVersion, RootError
 from wstore_transports.versions import ObjectRef, Root, Tensor
 from wstore_transports.versions.documents import Fence, Weights
 from wstore_transports.versions.sealing import hash_of
@@ -22,23 +23,27 @@ if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier
     from pathlib import Path
 
+    from wstore.testing.s3_requests import S3Endpoint
     from wstore_transports.versions import PublishSession, Version
     from wstore_transports.versions.documents import Record
     from wstore_transports.versions.log import Tip
 
-ROUNDS = 3
-
 
 def trainer(
-    url: str, name: str, barrier: Barrier, results: Queue[tuple[str, list[str], int]]
+    url: str,
+    name: str,
+    barrier: Barrier,
+    results: Queue[tuple[str, list[str], int]],
+    rounds: int,
+    versions: int,
 ) -> None:
     """Take the root over, publish until fenced, again and again."""
     root, committed, fenced = Root.create(StoragePath(url)), [], 0
     barrier.wait()
-    for round_ in range(ROUNDS):
+    for round_ in range(rounds):
         with root.begin_session(name, interval_s=60) as session:
             try:
-                for step in range(4):
+                for step in range(versions):
                     with session.open_attempt(round_ * 10 + step) as attempt:
                         data = f"{name} {round_} {step}".encode()
                         attempt.path("r00000.bin").write_file(data)
@@ -55,15 +60,22 @@ def trainer(
     results.put((name, committed, fenced))
 
 
-def test_two_processes_never_both_commit(tmp_path: Path) -> None:
+def race(url: str, names: str, rounds: int, versions: int) -> None:
+    """One publisher process a letter of `names`; meanwhile a reader here. Then the log is judged."""
     context = multiprocessing.get_context("spawn")
-    barrier, results = context.Barrier(2), context.Queue()
-    url = str(tmp_path / "root")
+    barrier, results = context.Barrier(len(names) + 1), context.Queue()
     workers = [
-        context.Process(target=trainer, args=(url, name, barrier, results)) for name in ("a", "b")
+        context.Process(target=trainer, args=(url, name, barrier, results, rounds, versions))
+        for name in names
     ]
     for worker in workers:
         worker.start()
+    reader = Root.create(StoragePath(url))
+    barrier.wait()
+    seen = 0
+    while any(worker.is_alive() for worker in workers) and results.qsize() < len(workers):
+        seen = read_newest(reader, seen)
+        time.sleep(0.05)
     said = [results.get(timeout=200) for _ in workers]
     for worker in workers:
         worker.join()
@@ -71,18 +83,44 @@ def test_two_processes_never_both_commit(tmp_path: Path) -> None:
 
     root = Root.open(StoragePath(url))
     records = root.log.records(1, root.log.refresh().number)
-    owner, seen = "", []
+    owner, committed = "", []
     for record in records:
         if isinstance(record, Fence):
             owner = record.run
         elif isinstance(record, Weights):
             assert record.run == owner
-            seen.append(record.attempt)
-    assert sorted(seen) == sorted(attempt for _, committed, _ in said for attempt in committed)
-    assert sum(isinstance(record, Fence) for record in records) == 2 * ROUNDS
+            committed.append(record.attempt)
+    assert sorted(committed) == sorted(attempt for _, theirs, _ in said for attempt in theirs)
+    assert sum(isinstance(record, Fence) for record in records) == len(names) * rounds
     assert [record.number for record in root.log.state().versions.values()] == [
         record.number for record in records if isinstance(record, Weights)
     ]
+    assert read_newest(root, seen) >= seen
+
+
+def read_newest(root: Root, seen: int) -> int:
+    """The newest version is whole, and no older than what was seen."""
+    try:
+        version = root.latest()
+    except NoVersion:
+        return seen
+    assert version.number >= seen
+    for ref in version.manifest().objects:
+        assert hash_of(version.object(ref.name).read_bytes()) == ref.hash
+    return version.number
+
+
+def test_two_processes_never_both_commit(tmp_path: Path) -> None:
+    race(str(tmp_path / "root"), "ab", rounds=3, versions=4)
+
+
+def test_three_processes_on_s3_never_both_commit(
+    seaweed: S3Endpoint,
+    bucket: Callable[[S3Endpoint], str],
+    s3_environment: Callable[[S3Endpoint], None],
+) -> None:
+    s3_environment(seaweed)
+    race(f"s3://{bucket(seaweed)}/root", "abc", rounds=1, versions=3)
 
 
 def test_a_forked_child_reads_while_the_parents_threads_hold_the_log(

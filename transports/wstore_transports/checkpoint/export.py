@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ import xxhash
 from wstore.errors import AlreadyExists, IntegrityError
 from wstore.path import StoragePath
 from wstore.stores.posix_errors import OsErrors
+from wstore.stores.posix_temp import new_temp_name
 from wstore_codecs import dtypes
 from wstore_codecs import tensors as arrays
 from wstore_codecs.block import Block
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from wstore.progress import Progress
     from wstore_transports.checkpoint.snapshot import Snapshot
-    from wstore_transports.versions.documents import Tensor
+    from wstore_transports.versions.documents import ObjectRef, Tensor
 
 BATCH_BYTES = 64 << 20
 """What is read at once, and so held in memory, while a file is written."""
@@ -45,9 +45,12 @@ def export(
     progress: Progress | None,
     cancel: threading.Event | None,
 ) -> Path:
-    """Write all of the snapshot below `local_dir`; the directory appears complete or not at all."""
+    """Write all of the snapshot below `local_dir`; the directory appears complete or not at all.
+
+    What a killed process leaves has the name of an unfinished write: not listed, and swept when old.
+    """
     target = Path(local_dir).absolute()
-    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
+    partial = target.with_name(new_temp_name().decode())
     with OsErrors(str(target)):
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise AlreadyExists("exists and is not an empty directory", url=str(target))
@@ -108,15 +111,21 @@ class _Writer:
             if not key.startswith(FILE_KEY):
                 continue
             ref, file = sizes.get(name), check_file_name(key.removeprefix(FILE_KEY))
-            source = self._snapshot.object(name)
             if ref is None or ref.size > MAX_EXTRA_FILE:
                 raise IntegrityError(
                     f"extra file {file!r} is not an object of the version, or too large"
                 )
-            data = source.read_range(0, ref.size + 1, cancel=self._cancel)
-            if xxhash.xxh3_128_hexdigest(data) != ref.hash:
-                raise IntegrityError(f"extra file {file!r} does not have its hash", url=source.url)
+            data = self._read_file(name, ref)
             (self._directory / file).write_file(data)
+
+    def _read_file(self, name: str, ref: ObjectRef) -> bytes:
+        def use(path: StoragePath) -> bytes:
+            data = path.read_range(0, ref.size + 1, cancel=self._cancel)
+            if xxhash.xxh3_128_hexdigest(data) != ref.hash:
+                raise IntegrityError("this extra file does not have its hash", url=path.url)
+            return data
+
+        return self._snapshot.copies(name).read(use, self._cancel)
 
     def _write(self, file: str, names: Sequence[str]) -> None:
         tensors = {name: self._snapshot.manifest.tensors[name] for name in names}

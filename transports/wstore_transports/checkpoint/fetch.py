@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from wstore_codecs.block import Block
     from wstore_transports.checkpoint.targets import Target
     from wstore_transports.versions import documents
+    from wstore_transports.versions.copies import Copies
 
 MAX_GAP = 64 << 10
 """Unwanted bytes that one request may read between two wanted blocks."""
@@ -143,7 +144,7 @@ class Fetcher:
 
     def __init__(
         self,
-        objects: Sequence[StoragePath],
+        objects: Sequence[Copies],
         *,
         verify: bool,
         budget: int,
@@ -178,7 +179,7 @@ class Fetcher:
         if not requests:
             return
         largest = max(request.nbytes for request in requests)
-        most = self._objects[requests[0].object].store.capabilities.concurrency
+        most = self._objects[requests[0].object].concurrency
         counter = ByteCounter(self._progress, sum(request.nbytes for request in requests))
 
         def one(index: int) -> None:
@@ -197,7 +198,10 @@ class Fetcher:
         put(request, data)
 
     def _take(self, request: Request, memory: memoryview) -> None:
-        path = self._objects[request.object]
+        copies = self._objects[request.object]
+        copies.read(lambda path: self._take_from(path, request, memory), self._cancel)
+
+    def _take_from(self, path: StoragePath, request: Request, memory: memoryview) -> None:
         got = path.read_into(memory, request.offset, cancel=self._cancel)
         names = request.fetches[0].target.name
         if got != request.nbytes:

@@ -7,7 +7,16 @@ import time
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Literal
 
-from wstore.errors import AccessDenied, InvalidArgument, NoSpace
+from wstore.errors import (
+    AccessDenied,
+    ConnectionFailed,
+    InvalidArgument,
+    NoSpace,
+    StoreError,
+    StoreTimeout,
+    Unavailable,
+    UnsupportedOperation,
+)
 from wstore.path import StoragePath
 from wstore_codecs.block import Block
 from wstore_codecs.tensors import alias_key
@@ -16,13 +25,14 @@ from wstore_transports.checkpoint.fetch import Fetcher, plan, put
 from wstore_transports.checkpoint.foreign import open_foreign
 from wstore_transports.checkpoint.snapshot import Snapshot
 from wstore_transports.checkpoint.targets import Target, allocate, borrow, check_names
-from wstore_transports.errors import NotARoot
+from wstore_transports.errors import MirrorsFailed, NotARoot
 from wstore_transports.versions import Root, Version
+from wstore_transports.versions.mirrors import Mirrors
 
 if TYPE_CHECKING:
     import os
     import threading
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from wstore.progress import Progress
@@ -35,41 +45,74 @@ BUDGET = 256 << 20
 
 Verify = Literal["before", "after", "never"]
 
+_NO_LEASE = (
+    AccessDenied,
+    ConnectionFailed,
+    MirrorsFailed,
+    NoSpace,
+    StoreError,
+    StoreTimeout,
+    Unavailable,
+    UnsupportedOperation,
+)
+
 _log = logging.getLogger("wstore.checkpoint")
 
 
 class CheckpointReader:
     """Follows a root, or reads one foreign safetensors directory or file. Safe from any thread.
 
-    Each read leases its version, so that retention waits for it; where the reader may not write, it
-    goes without (so too on a full disk) and may find its version gone (`VersionGone`).
+    Each read leases its version, so that retention waits for it; where the reader cannot write (no
+    right, a full disk, a store for reading only), it goes without and may find its version gone
+    (`VersionGone`).
+
+    Given several URLs of one root, it reads each object from the first that serves it sound: see
+    `versions.mirrors.Mirrors`.
     """
 
-    def __init__(self, root: StoragePath | str, *, reader: str | None = None) -> None:
+    def __init__(
+        self,
+        root: StoragePath | str | Sequence[StoragePath | str] | Mirrors,
+        *,
+        reader: str | None = None,
+    ) -> None:
         """Open lazily: nothing is read, and the root need not exist yet.
 
         Args:
-            root: the root's URL, or that of a plain safetensors directory or file.
+            root: the root's URL, or that of a plain safetensors directory or file; or the URLs of
+                mirrors of one root, the preferred one first (a `Mirrors` where its patience matters).
             reader: a name for this reader's leases (default: host and process).
+
+        Raises:
+            InvalidArgument: no URL, or one twice.
         """
-        self._path = root if isinstance(root, StoragePath) else StoragePath(root)
+        self._mirrors: Mirrors | None = None
+        if isinstance(root, (str, StoragePath)):
+            self._path = StoragePath(root)
+        else:
+            mirrors = root if isinstance(root, Mirrors) else Mirrors([*map(StoragePath, root)])
+            self._path, self._mirrors = mirrors.path, mirrors
         self._reader = reader
         self._root: Root | None = None
 
     @property
     def root(self) -> Root:
-        """The root. Raises NotARoot where there is none (yet), or a foreign directory."""
+        """The root; of mirrors, that at the first that answers. Raises NotARoot where there is none
+        (yet), or a foreign directory."""
+        if self._mirrors is not None:
+            return self._mirrors.root()
         if self._root is None:
             self._root = Root.open(self._path)
         return self._root
 
     def latest(self) -> Version:
-        """The newest version. Raises NoVersion, NotARoot."""
-        return self.root.latest()
+        """The newest version; of mirrors, the newest that any of them shows, and never an older one
+        than before. Raises NoVersion, NotARoot."""
+        return self._followed.latest()
 
     def versions(self) -> list[Version]:
         """All versions that can be read, oldest first. Raises NotARoot."""
-        return self.root.versions()
+        return self._followed.versions()
 
     def wait(
         self,
@@ -83,10 +126,12 @@ class CheckpointReader:
         Raises:
             WaitTimeout: none within `timeout` seconds. RunEnded: none will come. Cancelled.
         """
+        number = after if isinstance(after, int) else after.number
+        if self._mirrors is not None:
+            return self._mirrors.wait(number, timeout=timeout, cancel=cancel)
         deadline = time.monotonic() + timeout
         if self._root is None:
             (self._path / "wstore.json").wait(timeout, cancel=cancel)
-        number = after if isinstance(after, int) else after.number
         left = max(0.0, deadline - time.monotonic())
         return self.root.wait(number, timeout=left, cancel=cancel)
 
@@ -190,9 +235,15 @@ class CheckpointReader:
                 cancel=cancel,
             )
 
+    @property
+    def _followed(self) -> Root | Mirrors:
+        return self.root if self._mirrors is None else self._mirrors
+
     def _open(self, version: int | Version | None) -> AbstractContextManager[Snapshot]:
         """The version, leased while the context lasts."""
         number = version if version is None or isinstance(version, int) else version.number
+        if self._mirrors is not None:
+            return _mirrored_snapshot(self._mirrors, number, self._reader)
         return leased_snapshot(self._path, number, root=self._root, reader=self._reader)
 
 
@@ -229,11 +280,19 @@ def leased_snapshot(
 
 
 @contextmanager
-def _leased(root: Root, reader: str | None, number: int | None) -> Iterator[Version]:
+def _mirrored_snapshot(
+    mirrors: Mirrors, number: int | None, reader: str | None
+) -> Iterator[Snapshot]:
+    with _leased(mirrors, reader, number) as version:
+        yield Snapshot(mirrors.manifest(version), version.place.path, version, mirrors)
+
+
+@contextmanager
+def _leased(root: Root | Mirrors, reader: str | None, number: int | None) -> Iterator[Version]:
     """The version, under a lease that covered everything before the log was looked at."""
     try:
         lease = root.lease(reader)
-    except (AccessDenied, NoSpace) as error:
+    except _NO_LEASE as error:
         _log.warning("reading without a lease: %s", error)
         yield root.latest() if number is None else root.version(number)
         return
@@ -241,7 +300,7 @@ def _leased(root: Root, reader: str | None, number: int | None) -> Iterator[Vers
         found = root.latest() if number is None else root.version(number)
         try:
             lease.only(found.number)
-        except NoSpace as error:
+        except _NO_LEASE as error:
             _log.warning("the lease stays one of everything: %s", error)
         yield found
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wstore.errors import InvalidArgument, NotFound
+from wstore_transports.versions.copies import OneCopy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
     from wstore.path import StoragePath
     from wstore_codecs.block import Shape
     from wstore_transports.versions import Version
+    from wstore_transports.versions.copies import Copies
     from wstore_transports.versions.documents import Manifest, Tensor
+    from wstore_transports.versions.mirrors import Mirrors
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +47,13 @@ class Snapshot:
         manifest: validated.
         place: what object names are relative to.
         version: the committed version; None for a foreign directory.
+        mirrors: the other places that may have its objects, if any.
     """
 
     manifest: Manifest
     place: StoragePath
     version: Version | None
+    mirrors: Mirrors | None = None
 
     def names(self) -> Mapping[str, str]:
         """Every name that resolves -> the name its values are stored under."""
@@ -79,9 +84,15 @@ class Snapshot:
         """Where an object of the manifest is."""
         return self.place / name if self.version is None else self.version.object(name)
 
-    def objects(self) -> list[StoragePath]:
-        """Where the manifest's objects are, in its order."""
-        return [self.object(ref.name) for ref in self.manifest.objects]
+    def copies(self, name: str) -> Copies:
+        """Where an object of the manifest can be read."""
+        if self.mirrors is None or self.version is None:
+            return OneCopy(self.object(name))
+        return self.mirrors.copies(self.version, name)
+
+    def objects(self) -> list[Copies]:
+        """Where the manifest's objects can be read, in its order."""
+        return [self.copies(ref.name) for ref in self.manifest.objects]
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -89,6 +100,6 @@ class Snapshot:
         try:
             yield
         except NotFound as error:
-            if self.version is None:
-                raise
+            if self.version is None or self.mirrors is not None:
+                raise  # from a mirror it comes explained
             raise self.version.missing(error) from error

@@ -16,14 +16,19 @@ class Server(StrEnum):
     """Servers that the demo can start by itself."""
 
     S3 = "s3"
+    GCS = "gcs"
 
 
 def demo(
     url: Annotated[
         str, typer.Option(help="Publish under this URL. Default: a temporary local directory.")
     ] = "",
+    engine_url: Annotated[
+        str, typer.Option(help="Where the engines find the same root: another mount of it.")
+    ] = "",
     server: Annotated[
-        Server | None, typer.Option(help="Start a SeaweedFS of its own and publish there.")
+        Server | None,
+        typer.Option(help="Start a SeaweedFS or fake-gcs-server of its own, publish there."),
     ] = None,
     model: Annotated[
         str, typer.Option(help="Publish this safetensors file with made-up steps; needs no torch.")
@@ -46,9 +51,12 @@ def demo(
 
     if url and server is not None:
         raise InvalidArgument("give --url or --server, not both")
+    if engine_url and not url:
+        raise InvalidArgument("--engine-url goes with --url: the same root, as another host has it")
     options = Options(
         url=url,
-        own_s3=server is not None,
+        engine_url=engine_url,
+        server=server.value if server is not None else "",
         model=model,
         versions=versions,
         steps=steps,

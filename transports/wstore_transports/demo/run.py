@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from wstore.path import StoragePath
 from wstore_transports.demo import events
 from wstore_transports.demo.display import Display
@@ -32,14 +34,16 @@ class Options:
 
     Attributes:
         url: the root; "" for a temporary local directory.
-        own_s3: start an S3 server and publish there.
+        engine_url: the same root as the engines' hosts reach it; "" for `url`.
+        server: start one of these and publish there: "s3", "gcs"; "" for none.
         model: a safetensors file to publish; "" to train one.
         versions, steps, engines, seed: as the command line has them.
         timeout_s: seconds without any progress after which the demo fails.
     """
 
     url: str
-    own_s3: bool
+    engine_url: str
+    server: str
     model: str
     versions: int
     steps: int
@@ -58,7 +62,7 @@ def run(options: Options, *, quiet: bool) -> tuple[str, Results]:
         url, environment = _place(options, stack)
         job = Job(
             url=url,
-            after=_newest(url) if not options.own_s3 else 0,
+            after=_newest(url) if not options.server else 0,
             versions=options.versions,
             steps=options.steps,
             model=options.model and StoragePath(options.model).url,
@@ -73,9 +77,11 @@ def _follow(job: Job, options: Options, environment: Mapping[str, str], *, quiet
     numbers: dict[Child, int] = {}
     with Display(results, quiet=quiet) as display, Children() as children:
         children.start("trainer", "wstore_transports.demo.trainer", job, environment)
+        followed = StoragePath(options.engine_url).url if options.engine_url else job.url
+        engine_job = msgspec.structs.replace(job, url=followed)
         for number in range(options.engines):
             name = f"engine {number}"
-            child = children.start(name, "wstore_transports.demo.engine", job, environment)
+            child = children.start(name, "wstore_transports.demo.engine", engine_job, environment)
             numbers[child] = number
         for child, event in children.events(options.timeout_s):
             if isinstance(event, events.Published):
@@ -89,18 +95,35 @@ def _follow(job: Job, options: Options, environment: Mapping[str, str], *, quiet
 def _place(options: Options, stack: ExitStack) -> tuple[str, Mapping[str, str]]:
     """The root's URL, and the environment under which the children reach it."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    if options.own_s3:
-        from wstore.testing.servers import create_bucket, seaweed_server
-
+    if options.server:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="wstore-demo-"))
-        endpoint = stack.enter_context(seaweed_server(Path(directory)))
-        create_bucket(endpoint, BUCKET)
-        kept = {name: v for name, v in environment.items() if not name.startswith("AWS_")}
-        return f"s3://{BUCKET}/run", {**kept, **endpoint.environment()}
+        own_server = {"s3": _own_s3, "gcs": _own_gcs}[options.server]
+        return own_server(Path(directory), stack, environment)
     if options.url:
         return StoragePath(options.url).url, environment
     directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="wstore-demo-"))
     return StoragePath(directory).url, environment
+
+
+def _own_s3(
+    directory: Path, stack: ExitStack, environment: Mapping[str, str]
+) -> tuple[str, Mapping[str, str]]:
+    from wstore.testing.servers import create_bucket, seaweed_server
+
+    endpoint = stack.enter_context(seaweed_server(directory))
+    create_bucket(endpoint, BUCKET)
+    kept = {name: value for name, value in environment.items() if not name.startswith("AWS_")}
+    return f"s3://{BUCKET}/run", {**kept, **endpoint.environment()}
+
+
+def _own_gcs(
+    directory: Path, stack: ExitStack, environment: Mapping[str, str]
+) -> tuple[str, Mapping[str, str]]:
+    from wstore.testing.servers import create_gcs_bucket, gcs_server
+
+    endpoint = stack.enter_context(gcs_server(directory))
+    create_gcs_bucket(endpoint, BUCKET)
+    return f"gs://{BUCKET}/run", {**environment, **endpoint.environment()}
 
 
 def _newest(url: str) -> int:

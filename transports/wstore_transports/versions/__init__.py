@@ -10,6 +10,7 @@ from wstore_transports.versions.collection import GcPlan, GcReport, collect, pla
 from wstore_transports.versions.documents import Block, Manifest, ObjectRef, Spec, Tensor
 from wstore_transports.versions.leases import Lease
 from wstore_transports.versions.log import Log
+from wstore_transports.versions.mirrors import Mirrors
 from wstore_transports.versions.retention import Fate, Retention
 from wstore_transports.versions.root import Root
 from wstore_transports.versions.session import PublishSession
@@ -25,6 +26,7 @@ __all__ = [
     "Lease",
     "Log",
     "Manifest",
+    "Mirrors",
     "ObjectRef",
     "Outcome",
     "PublishSession",

@@ -95,7 +95,7 @@ def collect(
 ) -> GcReport:
     """Let go of what `retention` does not keep, and delete what nothing needs.
 
-    Appends a floor, waits one lease period, looks at the leases again, deletes. When only leases keep
+    Appends a floor, waits one lease period, looks at the leases again, deletes; dead leases go too. When only leases keep
     a version, it first waits another period to tell the living from the dead. Two collections at once,
     and a collection beside a publisher and readers, are safe. May be killed at any point: the next one
     carries on.
@@ -117,12 +117,14 @@ def collect(
     floor, fates = _append_floor(place, retention, leases)
     state = place.log.state()
     found = find_garbage(place, state.versions, state.standing, protected={})
-    if not found:
-        return GcReport(floor, tuple(fates), ())
     before, _ = watch.look()
-    pause(place.lease_s)
+    if found or before:  # a lease shows only after a wait whether it is dead
+        pause(place.lease_s)
     after, dead = watch.look()
     _require_same_root(place)
+    if not found:
+        Sweep(place, state.standing).run(dead)
+        return GcReport(floor, tuple(fates), ())
     joining = [
         lease.reader
         for name, lease in after.items()

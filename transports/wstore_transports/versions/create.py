@@ -17,6 +17,8 @@ from wstore.errors import (
     UnsupportedOperation,
     WStoreError,
 )
+from wstore.stores.base import capabilities_at
+from wstore.stores.probing import creates_exclusively
 
 if TYPE_CHECKING:
     from wstore.path import StoragePath
@@ -25,6 +27,26 @@ _log = logging.getLogger(__name__)
 
 _MAY_HAVE_LANDED = (ConnectionFailed, OutcomeUnknown, StoreTimeout, Unavailable)
 _PAUSES_S = (0.0, 0.2, 1.0)
+
+
+def require_exclusive(root: StoragePath) -> None:
+    """Make sure that two publishers could not both create one object here. A few small requests.
+
+    Where the store says itself that it cannot tell, there is nothing to try.
+
+    Raises:
+        UnsupportedOperation: the server takes the condition and ignores it, as some emulators do.
+    """
+    store = root.store
+    if not capabilities_at(store, root.key).create_if_absent:
+        return
+    if not creates_exclusively(store, f"{root.key}/" if root.key else ""):
+        raise UnsupportedOperation(
+            "this server overwrote an object that was only to be created if absent: it ignores "
+            "preconditions, so nothing keeps two publishers apart and no root may be published to here. "
+            "Use a server that honours them",
+            url=root.url,
+        )
 
 
 def create(path: StoragePath, data: bytes) -> bool:
@@ -40,7 +62,7 @@ def create(path: StoragePath, data: bytes) -> bool:
         OutcomeUnknown: the answer was lost each time that the store was asked.
         The store's errors: refused.
     """
-    if not path.store.capabilities.create_if_absent:
+    if not capabilities_at(path.store, path.key).create_if_absent:
         return _create_alone(path, data)
     lost: WStoreError | None = None
     for pause in _PAUSES_S:

@@ -11,6 +11,7 @@ from wstore.errors import NotFound, WStoreError
 from wstore.stores.forking import renew_after_fork
 from wstore_transports.versions import layout
 from wstore_transports.versions.documents import Head
+from wstore_transports.versions.heartbeat import OverwritePace
 from wstore_transports.versions.sealing import read_document, seal
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MIN_INTERVAL_S = 1.0
-"""A GCS object may be rewritten about once a second."""
+"""The hint need not be newer than this; a store may ask for more (`Capabilities.overwrite_interval_s`)."""
 
 
 class HeadHint:
@@ -28,6 +29,7 @@ class HeadHint:
     def __init__(self, root: StoragePath, root_id: str) -> None:
         self._path = root / layout.HEAD
         self._root_id = root_id
+        self._pace = OverwritePace(self._path)
         self.after_fork()
         renew_after_fork(self)
         self._pending: Head | None = None
@@ -54,15 +56,17 @@ class HeadHint:
         self.flush()
 
     def flush(self, *, at_once: bool = False) -> None:
-        """Write what is pending; unless `at_once`, not within a second of the last write."""
+        """Write what is pending; unless `at_once`, not within a second of the last write. `at_once` waits
+        where the store would refuse to overwrite so soon."""
         with self._lock:
             now = time.monotonic()
-            early = now - self._written_at < MIN_INTERVAL_S
+            early = now - self._written_at < max(MIN_INTERVAL_S, self._pace.interval_s)
             if self._pending is None or (early and not at_once):
                 return
             self._written_at = now
             try:
-                self._path.write_file(seal(self._pending))
+                with self._pace:
+                    self._path.write_file(seal(self._pending))
             except WStoreError as error:
                 _log.warning("the head was not written, readers will search further: %s", error)
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ from wstore.errors import WStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
+
+    from wstore.path import StoragePath
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +50,27 @@ class Heartbeat:
                 self._beat()
             except WStoreError as error:
                 _log.warning("%s: no sign of life was written: %s", self._thread.name, error)
+
+
+class OverwritePace:
+    """Spaces this process's overwrites of one object as its store asks (Google: one a second).
+
+    Faster ones would be answered "slow down" and repeated, and a hint or a counter would come late for
+    it. A context manager around each write, for one thread at a time: waits until the object may be
+    written, and counts from the end of the write.
+    """
+
+    def __init__(self, path: StoragePath) -> None:
+        self.interval_s = path.store.capabilities.overwrite_interval_s
+        self._next = float("-inf")
+
+    def __enter__(self) -> None:
+        pause = self._next - time.monotonic()
+        if pause > 0:
+            time.sleep(pause)
+
+    def __exit__(self, *_: object) -> None:
+        self._next = time.monotonic() + self.interval_s
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from wstore.stores.forking import renew_after_fork
 from wstore_transports.errors import NoVersion, RootError, VersionGone
 from wstore_transports.versions import layout
 from wstore_transports.versions.documents import LeaseDocument
-from wstore_transports.versions.heartbeat import Heartbeat, StandstillWatch
+from wstore_transports.versions.heartbeat import Heartbeat, OverwritePace, StandstillWatch
 from wstore_transports.versions.parallel import in_parallel
 from wstore_transports.versions.sealing import read_document, seal
 
@@ -51,6 +51,7 @@ class Lease:
         self._place = place
         self._interval_s = place.lease_s / 4 if interval_s is None else interval_s
         self._path = place.path / layout.lease_name(self.reader, secrets.token_hex(8))
+        self._pace = OverwritePace(self._path)
         self._lock = threading.Lock()
         self._counter = 0
         self._versions: frozenset[int] | None = None
@@ -140,7 +141,8 @@ class Lease:
             interval_s=self._interval_s,
             versions=None if versions is None else sorted(versions),
         )
-        self._path.write_file(seal(document))
+        with self._pace:
+            self._path.write_file(seal(document))
 
 
 class LeaseWatch:

@@ -8,9 +8,10 @@ import time
 from typing import TYPE_CHECKING
 
 from wstore.errors import IntegrityError, IsADirectory, NotFound, WStoreError
+from wstore.stores.base import capabilities_at
 from wstore_transports.errors import NotARoot, NoVersion, PublisherLost, RunEnded
 from wstore_transports.versions import layout
-from wstore_transports.versions.create import create
+from wstore_transports.versions.create import create, require_exclusive
 from wstore_transports.versions.documents import Marker, Session
 from wstore_transports.versions.heartbeat import StandstillWatch
 from wstore_transports.versions.leases import Lease
@@ -49,6 +50,7 @@ class Root:
         self.lease_s = marker.lease_s
         self.log = Log(path, marker.root)
         self.place = Place(path, marker.root, marker.lease_s, self.log)
+        self._proved = False  # that the store honours conditions
         if self.single_publisher:
             _log.warning(
                 "%s: this store cannot create an object only if it is absent, so nothing keeps two "
@@ -62,10 +64,14 @@ class Root:
 
         Raises:
             NotARoot: there is something else under the marker's name. NewerFormat.
+            UnsupportedOperation: the store ignores preconditions.
         """
+        require_exclusive(path)
         marker = Marker(root=secrets.token_hex(16), lease_s=lease_s)
         create(path / layout.MARKER, seal(marker))
-        return cls.open(path)
+        root = cls.open(path)
+        root._proved = True
+        return root
 
     @classmethod
     def open(cls, path: StoragePath) -> Root:
@@ -90,7 +96,7 @@ class Root:
     @property
     def single_publisher(self) -> bool:
         """The store has no create-if-absent: two publishers at a time would overwrite each other."""
-        return not self.path.store.capabilities.create_if_absent
+        return not capabilities_at(self.path.store, self.path.key).create_if_absent
 
     # Versions
 
@@ -159,7 +165,7 @@ class Root:
             now = time.monotonic()
             if standing.epoch and now >= look_at:
                 look_at = now + min(INTERVAL_S, limit_s) / 2
-                still_s = watch.observe(str(standing.epoch), self._counter(standing.epoch), now)
+                still_s = watch.observe(str(standing.epoch), self.counter(standing.epoch), now)
                 if still_s >= limit_s:
                     raise PublisherLost(
                         f"the publisher (epoch {standing.epoch}) gave no sign of life for "
@@ -178,7 +184,14 @@ class Root:
         launch: str = "",
         interval_s: float = INTERVAL_S,
     ) -> PublishSession:
-        """Become the publisher: rank 0. See `PublishSession.begin`."""
+        """Become the publisher: rank 0. See `PublishSession.begin`.
+
+        Raises:
+            UnsupportedOperation: the store ignores preconditions.
+        """
+        if not self._proved:
+            require_exclusive(self.path)
+            self._proved = True
         return PublishSession.begin(
             self.place, run, ranks=ranks, launch=launch, interval_s=interval_s
         )
@@ -208,19 +221,19 @@ class Root:
         """Lease everything; then read `latest()`; then narrow. See `Lease`."""
         return Lease(self.place, reader, interval_s=interval_s)
 
-    def _newest(self, standing: Standing) -> Version:
-        if standing.latest == 0:
-            raise NoVersion("no version was committed yet", url=self.path.url)
-        return Version(self.place, self.log.weights(standing.latest))
-
-    def _counter(self, epoch: int) -> int | None:
-        """The session's counter; None when it cannot be read, which is no sign of life either."""
+    def counter(self, epoch: int) -> int | None:
+        """The counter of the session of that epoch; None when it cannot be read, which is no sign of life either."""
         try:
             path = self.path / layout.session_name(epoch)
             return read_document(Session, path, root=self.root_id).counter
         except WStoreError as error:
             _log.debug("no counter: %s", error)
             return None
+
+    def _newest(self, standing: Standing) -> Version:
+        if standing.latest == 0:
+            raise NoVersion("no version was committed yet", url=self.path.url)
+        return Version(self.place, self.log.weights(standing.latest))
 
     def __repr__(self) -> str:
         return f"Root({self.path.url!r})"

@@ -11,7 +11,7 @@ from wstore_transports.errors import Fenced, RootError
 from wstore_transports.versions import layout
 from wstore_transports.versions.attempt import Attempt
 from wstore_transports.versions.documents import Abort, Announcement, End, Fence, Open, Session
-from wstore_transports.versions.heartbeat import Heartbeat
+from wstore_transports.versions.heartbeat import Heartbeat, OverwritePace
 from wstore_transports.versions.log import stand
 from wstore_transports.versions.poll import Poll
 from wstore_transports.versions.sealing import read_document, seal
@@ -54,6 +54,7 @@ class PublishSession:
         self._current: Attempt | None = None
         self._previous: Version | None = None
         self._counter = 0
+        self._pace = OverwritePace(place.path)
         self._heartbeat: Heartbeat | None = None
         self.epoch = fence.number
         self.rank = rank
@@ -275,7 +276,8 @@ class PublishSession:
             counter=self._counter,
             interval_s=self._interval_s,
         )
-        (self._place.path / layout.session_name(self.epoch)).write_file(seal(document))
+        with self._pace:
+            (self._place.path / layout.session_name(self.epoch)).write_file(seal(document))
         self._place.log.flush_head()
 
     # Other ranks

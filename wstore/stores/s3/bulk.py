@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import obstore
 from obstore import exceptions
-from obstore.store import S3Store as Client
 
 from wstore.errors import (
     BodyCut,
@@ -26,17 +25,18 @@ from wstore.errors import (
     Unavailable,
     WStoreError,
 )
+from wstore.stores import runtime
 from wstore.stores.base import ObjectInfo, Read
-from wstore.stores.s3.documents import normal_tag
-from wstore.stores.s3.per_process import PerProcess, generation
+from wstore.stores.s3.per_process import PerProcess
 from wstore.stores.s3.reading import changed, require_tag, target
 
 if TYPE_CHECKING:
-    from obstore import GetOptions, GetResult
-    from obstore.store import ClientConfig
+    from collections.abc import Callable
 
-    from wstore.stores.s3.config import S3Config
-    from wstore.stores.s3.credentials import Provider
+    from obstore import GetOptions, GetResult
+    from obstore.store import ClientConfig, ObjectStore, RetryConfig
+
+    from wstore.stores.s3.dialect import Dialect, Service
 
 # Keys that obstore's path type takes and sends exactly as they are: no empty, "." or ".." segment (it
 # refuses them), no slash at an end (it drops it), nothing whose escaping two clients may see in two ways.
@@ -54,8 +54,7 @@ _STATUS = re.compile(r"non-2xx status code: (\d{3})")
 _TIMEOUT = "kind: Timeout"
 _REFUSED = ("BareRedirect", "UnexpectedRange", "NotPartial", "InvalidCertificate")
 _FOREVER = timedelta(days=365)
-
-_runtime_generation: int | None = None
+NO_RETRIES: RetryConfig = {"max_retries": 0, "retry_timeout": _FOREVER}
 
 
 class AskWire(Exception):
@@ -85,19 +84,21 @@ _probe = _LockProbe()
 
 
 class Bulk:
-    """obstore's client for one bucket."""
+    """obstore's client for one bucket; `open_client` makes it, and it never repeats anything."""
 
-    def __init__(self, bucket: str, config: S3Config, provider: Provider) -> None:
+    def __init__(
+        self, bucket: str, dialect: Dialect, open_client: Callable[[], ObjectStore]
+    ) -> None:
         self._bucket = bucket
-        self._config = config
-        self._provider = provider
+        self._dialect = dialect
+        self._open_client = open_client
         self._client = PerProcess(self._open)
 
     @staticmethod
     def carries(key: str) -> bool:
         """Whether this key can be read here, in this process. obstore's runtime does not survive
         `os.fork()` (calls hang), so a child whose parent used it has none."""
-        return _runtime_generation in (None, generation()) and _PLAIN.fullmatch(key) is not None
+        return runtime.is_usable() and _PLAIN.fullmatch(key) is not None
 
     def read(
         self,
@@ -117,15 +118,16 @@ class Bulk:
                 client's.
         """
         options: GetOptions = {"range": (offset, offset + length)}
-        if tag is not None:
-            options["if_match"] = tag
+        if tag is not None and self._dialect.obstore_pin is not None:
+            options[self._dialect.obstore_pin] = tag
         failure: WStoreError | AskWire
         try:
             result = obstore.get(self._client.get(), key, options=options)
         except (exceptions.BaseError, OSError, ValueError) as error:
             failure = self._refusal(error, tag, url)
         else:
-            return _receive(result, offset, length, buffer=buffer, tag=tag, url=url)
+            described = self._described(result, url)
+            return receive(result, described, offset, length, buffer=buffer, tag=tag, url=url)
         # Raised here, outside of the handler, so that obstore's text stays out of the chain: it quotes
         # whole replies, and one to an expired token repeats the token.
         raise failure
@@ -153,39 +155,40 @@ class Bulk:
             return AskWire()
         return _unclear(text, status, url)
 
-    def _open(self) -> Client:
-        global _runtime_generation
-        _runtime_generation = generation()
-        config, place = self._config, self._config.target(self._bucket)
-        client: ClientConfig = {
-            "allow_http": place.scheme == "http",
-            "connect_timeout": timedelta(seconds=config.connect_timeout_s),
-            "read_timeout": timedelta(seconds=config.idle_timeout_s),
-            "timeout": _FOREVER,
-            "user_agent": "wstore",
-        }
-        if config.ca_bundle is not None:
-            try:
-                client["root_certificate"] = Path(config.ca_bundle).read_bytes()
-            except OSError as error:
-                raise StoreError(f"AWS_CA_BUNDLE cannot be read: {error}") from error
-        return Client(
-            self._bucket,
-            # obstore reads the environment too; this name wins over every other way to set it.
-            aws_endpoint_url_s3=place.base,
-            endpoint=place.base,
-            region=config.region,
-            virtual_hosted_style_request=not place.bucket_in_path,
-            skip_signature=config.anonymous,
-            request_payer=config.requester_pays,
-            client_options=client,
-            retry_config={"max_retries": 0, "retry_timeout": _FOREVER},
-            credential_provider=None if config.anonymous else self._provider.for_obstore,
-        )
+    def _described(self, result: GetResult, url: str) -> ObjectInfo:
+        meta, dialect = result.meta, self._dialect
+        tag = dialect.read_tag(meta[dialect.obstore_tag] or "")
+        if not tag:
+            text = f"the reply has no {dialect.tag_element}: is this {dialect.service}?"
+            raise StoreError(text, url=url)
+        return ObjectInfo(meta["size"], meta["last_modified"], tag)
+
+    def _open(self) -> ObjectStore:
+        runtime.note_use()
+        return self._open_client()
 
 
-def _receive(
+def client_options(config: Service, bucket: str) -> ClientConfig:
+    """obstore's HTTP settings: idle timeouts, and none on the total."""
+    options: ClientConfig = {
+        "allow_http": config.target(bucket).scheme == "http",
+        "connect_timeout": timedelta(seconds=config.connect_timeout_s),
+        "read_timeout": timedelta(seconds=config.idle_timeout_s),
+        "timeout": _FOREVER,
+        "user_agent": "wstore",
+    }
+    if config.ca_bundle is not None:
+        try:
+            options["root_certificate"] = Path(config.ca_bundle).read_bytes()
+        except OSError as error:
+            text = f"{config.dialect.ca_variable} cannot be read: {error}"
+            raise StoreError(text) from error
+    return options
+
+
+def receive(
     result: GetResult,
+    info: ObjectInfo,
     offset: int,
     length: int,
     *,
@@ -194,10 +197,7 @@ def _receive(
     url: str,
 ) -> Read:
     """Check what the reply says it holds, then take it."""
-    meta, (first, end) = result.meta, result.range
-    info = ObjectInfo(meta["size"], meta["last_modified"], normal_tag(meta["e_tag"] or ""))
-    if not info.tag:
-        raise StoreError("the reply has no ETag: is this S3?", url=url)
+    first, end = result.range
     require_tag(info, tag, url)
     if (first, end) != (offset, min(offset + length, info.size)):
         raise StoreError(

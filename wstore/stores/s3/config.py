@@ -6,16 +6,18 @@ import os
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from wstore.errors import InvalidArgument
+from wstore.stores.s3.dialect import S3, Dialect
+from wstore.stores.s3.environment import Environment, clean_endpoint
 from wstore.stores.s3.sigv4 import Credentials
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
-_TRUE = frozenset({"1", "true", "yes", "on"})
+_SECRETS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,29 +78,42 @@ class S3Config:
             InvalidArgument: a variable has a value that means nothing, or the endpoint holds a
                 password.
         """
-
-        def first(*names: str) -> str | None:
-            return next((environment[name] for name in names if environment.get(name)), None)
-
-        def number(name: str, default: float) -> float:
-            text = first(name)
-            return default if text is None else _seconds(name, text)
-
+        values = Environment(environment)
+        first = values.first
         endpoint = first("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
         return cls(
-            endpoint=None if endpoint is None else clean_endpoint(endpoint),
+            endpoint=None if endpoint is None else clean_endpoint(endpoint, "S3", _SECRETS),
             region=_checked_region(first("AWS_REGION", "AWS_DEFAULT_REGION") or "us-east-1"),
             credentials=_given_credentials(first),
             profile=first("AWS_PROFILE"),
-            anonymous=(first("AWS_SKIP_SIGNATURE", "AWS_NO_SIGN_REQUEST") or "").lower() in _TRUE,
-            ca_bundle=_existing(first("AWS_CA_BUNDLE")),
-            connect_timeout_s=number("WSTORE_CONNECT_TIMEOUT", 10.0),
-            idle_timeout_s=number("WSTORE_IDLE_TIMEOUT", 60.0),
-            checksum=_checksum(first("WSTORE_S3_CHECKSUM") or "crc32c"),
+            anonymous=values.true("AWS_SKIP_SIGNATURE", "AWS_NO_SIGN_REQUEST"),
+            ca_bundle=values.file("AWS_CA_BUNDLE"),
+            connect_timeout_s=values.seconds("WSTORE_CONNECT_TIMEOUT", 10.0),
+            idle_timeout_s=values.seconds("WSTORE_IDLE_TIMEOUT", 60.0),
+            checksum=values.checksum("WSTORE_S3_CHECKSUM"),
             encryption=first("AWS_SERVER_SIDE_ENCRYPTION"),
             kms_key=first("AWS_SSE_KMS_KEY_ID"),
-            requester_pays=(first("AWS_REQUEST_PAYER") or "").lower() in {"requester", *_TRUE},
+            requester_pays=values.true("AWS_REQUEST_PAYER")
+            or (first("AWS_REQUEST_PAYER") or "").lower() == "requester",
         )
+
+    @property
+    def dialect(self) -> Dialect:
+        """S3's own."""
+        return S3
+
+    def request_headers(self) -> dict[str, str]:
+        """What every request carries."""
+        return {"x-amz-request-payer": "requester"} if self.requester_pays else {}
+
+    def object_headers(self) -> dict[str, str]:
+        """What every new object is created with."""
+        headers = {}
+        if self.encryption is not None:
+            headers["x-amz-server-side-encryption"] = self.encryption
+        if self.kms_key is not None:
+            headers["x-amz-server-side-encryption-aws-kms-key-id"] = self.kms_key
+        return headers
 
     def target(self, bucket: str) -> Target:
         """Path style on endpoints of one's own and for buckets that are no host name, else virtual
@@ -113,33 +128,7 @@ class S3Config:
         return Target("https", f"{bucket}.{host}", bucket_in_path=False)
 
 
-def clean_endpoint(text: str) -> str:
-    """An endpoint as "scheme://host[:port]".
-
-    Raises:
-        InvalidArgument: not such a URL, or it holds a user name or password (which is not repeated).
-    """
-    try:
-        parts: SplitResult = urlsplit(text)
-        has_host, has_user = bool(parts.hostname), "@" in parts.netloc
-        _ = parts.port
-    except ValueError as error:
-        raise InvalidArgument(
-            "the S3 endpoint is not a URL: write http(s)://host[:port]"
-        ) from error
-    if has_user:
-        raise InvalidArgument(
-            "the S3 endpoint holds a user name or password: "
-            "give the key in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-        )
-    if parts.scheme not in {"http", "https"} or not has_host or parts.query or parts.fragment:
-        raise InvalidArgument("the S3 endpoint is not a URL: write http(s)://host[:port]")
-    if parts.path not in {"", "/"}:
-        raise InvalidArgument(f"the S3 endpoint has a path ({parts.path!r}): S3 has none there")
-    return f"{parts.scheme}://{parts.netloc.lower()}"
-
-
-def _given_credentials(first: _First) -> Credentials | None:
+def _given_credentials(first: Callable[..., str | None]) -> Credentials | None:
     access, secret = first("AWS_ACCESS_KEY_ID"), first("AWS_SECRET_ACCESS_KEY")
     if access is None and secret is None:
         return None
@@ -153,32 +142,3 @@ def _checked_region(text: str) -> str:
     if _LABEL.fullmatch(text) is None:
         raise InvalidArgument(f"AWS_REGION is {text!r}, which is no region name")
     return text
-
-
-def _existing(path: str | None) -> str | None:
-    if path is not None and not os.path.isfile(path):
-        raise InvalidArgument(f"AWS_CA_BUNDLE is {path!r}, which is no file")
-    return path
-
-
-def _checksum(text: str) -> bool:
-    if text not in {"crc32c", "off"}:
-        raise InvalidArgument(f"WSTORE_S3_CHECKSUM is {text!r}; it may be crc32c or off")
-    return text == "crc32c"
-
-
-def _seconds(name: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 1e6:
-        raise InvalidArgument(f"{name} is {text!r}; it must be a positive number of seconds")
-    return value
-
-
-if TYPE_CHECKING:
-    from typing import Protocol
-
-    class _First(Protocol):
-        def __call__(self, *names: str) -> str | None: ...

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import threading
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from wstore.errors import CredentialsMissing
+from wstore.stores.s3 import sigv4
 from wstore.stores.s3.per_process import PerProcess
 from wstore.stores.s3.sigv4 import Credentials
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from obstore.store import S3Credential
 
     from wstore.stores.s3.config import S3Config
+    from wstore.stores.s3.dialect import Outgoing
 
 # A key that expires is asked for again this often; botocore itself renews it 10 to 15 minutes
 # before it expires, so what it hands out is good for longer than this.
@@ -56,6 +59,24 @@ class Provider:
             return self._config.credentials
         with self._lock.get():
             return self._chain.get().current()
+
+    def authorised(self, request: Outgoing) -> dict[str, str]:
+        """The request's headers, signed (`dialect.Authority`)."""
+        credentials = self.get()
+        if credentials is None:
+            return dict(request.headers)
+        payload = sigv4.UNSIGNED_PAYLOAD
+        if request.body is not None:
+            payload = hashlib.sha256(request.body).hexdigest()
+        unsigned = sigv4.Unsigned(
+            request.method, request.path, request.query, request.headers, payload
+        )
+        region = self._config.region
+        return sigv4.sign(unsigned, credentials=credentials, region=region, now=datetime.now(UTC))
+
+    def renewed(self) -> bool:
+        """Never: a key is renewed before it expires."""
+        return False
 
     def for_obstore(self) -> S3Credential:
         """The same key in obstore's form. It caches it until `expires_at`, then asks again."""

@@ -1,4 +1,4 @@
-"""The XML documents of the S3 API, parsed and built by pure functions.
+"""The XML documents of S3's protocol, parsed and built by pure functions.
 
 Replies come from outside: they are capped in size and depth, and a document type declaration (the way
 to entity bombs and to foreign files) is refused. Source: Amazon S3 API Reference.
@@ -15,9 +15,12 @@ from xml.parsers import expat
 
 from wstore.errors import IntegrityError
 from wstore.stores.base import Entry, ObjectInfo
+from wstore.stores.s3.dialect import S3, normal_tag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from wstore.stores.s3.dialect import Dialect
 
 MAX_DOCUMENT_BYTES = 16 << 20
 _MAX_DEPTH = 16
@@ -119,13 +122,13 @@ def parse_error(body: bytes) -> ErrorReply | None:
         return None
     return ErrorReply(
         code=_text(root, "Code"),
-        message=_text(root, "Message"),
+        message=": ".join(filter(None, (_text(root, "Message"), _text(root, "Details")))),
         request_id=_text(root, "RequestId"),
         region=_text(root, "Region"),
     )
 
 
-def parse_listing(body: bytes) -> Page:
+def parse_listing(body: bytes, dialect: Dialect = S3) -> Page:
     """A ListBucketResult. Raises IntegrityError for anything else."""
     root = _document(body, "ListBucketResult")
     decode = _decoder(root)
@@ -136,7 +139,7 @@ def parse_listing(body: bytes) -> Page:
         info = ObjectInfo(
             size=_size(_needed(item, "Size")),
             modified=_instant(_needed(item, "LastModified")),
-            tag=normal_tag(_text(item, "ETag")),
+            tag=dialect.read_tag(_text(item, dialect.tag_element)),
         )
         entries.append(Entry(decode(_needed(item, "Key")), info))
     entries.sort(key=lambda entry: entry.key.encode())
@@ -168,12 +171,12 @@ def parse_upload_id(body: bytes) -> str:
 
 
 def parse_completed(body: bytes) -> str:
-    """The tag in a CompleteMultipartUploadResult."""
+    """The ETag in a CompleteMultipartUploadResult."""
     return normal_tag(_needed(_document(body, "CompleteMultipartUploadResult"), "ETag"))
 
 
 def parse_copied(body: bytes, kind: str) -> tuple[str, datetime]:
-    """Tag and time in a CopyObjectResult or CopyPartResult (`kind`)."""
+    """ETag and time in a CopyObjectResult or CopyPartResult (`kind`)."""
     root = _document(body, kind)
     return normal_tag(_needed(root, "ETag")), _instant(_needed(root, "LastModified"))
 
@@ -188,11 +191,6 @@ def build_complete(pieces: Iterable[Piece]) -> bytes:
         SubElement(part, "ETag").text = piece.etag
         SubElement(part, "PartNumber").text = str(piece.number)
     return tostring(root)
-
-
-def normal_tag(etag: str) -> str:
-    """An ETag in the one form that is compared and sent back: in quotes, whoever left them out."""
-    return '"' + etag.strip().strip('"') + '"' if etag.strip() else ""
 
 
 def _document(body: bytes, tag: str) -> Element:

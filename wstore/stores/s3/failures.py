@@ -1,4 +1,4 @@
-"""From an S3 error reply to the error that a caller sees, in words that say what to do."""
+"""From a service's error reply to the error that a caller sees, in words that say what to do."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from wstore.stores.s3.replies import Reply
 
 _MAX_MESSAGE = 300
+_REQUEST_IDS = ("x-amz-request-id", "x-guploader-uploadid")
 
 _DENIED = {
     "AccessDenied": "access denied: these credentials may not do this",
     "AllAccessDisabled": "access to this bucket is disabled",
     "AccountProblem": "there is a problem with the account",
+    "AuthenticationRequired": "the credentials are missing, wrong or no longer valid",
     "InvalidAccessKeyId": "wrong credentials: the service does not know this access key id",
     "SignatureDoesNotMatch": "wrong credentials: the secret key does not fit the access key id",
     "ExpiredToken": "the session token has expired: renew the credentials",
@@ -51,6 +53,7 @@ _RETRYABLE = frozenset(
         "Throttling",
         "ThrottlingException",
         "TooManyRequests",
+        "rateLimitExceeded",
     }
 )
 _DAMAGED = frozenset(
@@ -69,6 +72,7 @@ _BY_CODE: dict[str, type[WStoreError]] = {
     "EntityTooLarge": InvalidArgument,
     "EntityTooSmall": InvalidArgument,
     "InvalidBucketName": InvalidPath,
+    "InvalidObjectName": InvalidPath,
     "KeyTooLongError": InvalidPath,
     "NotImplemented": UnsupportedOperation,
     "QuotaExceeded": NoSpace,
@@ -95,7 +99,9 @@ class Failure:
             code=printable(found.code, 80) if found else "",
             message=printable(found.message, _MAX_MESSAGE) if found else "",
             request_id=printable(
-                reply.headers.get("x-amz-request-id", "") or (found.request_id if found else ""), 80
+                next(filter(None, map(reply.headers.get, _REQUEST_IDS)), "")
+                or (found.request_id if found else ""),
+                80,
             ),
             region=printable(
                 reply.headers.get("x-amz-bucket-region", "") or (found.region if found else ""), 40
@@ -103,13 +109,14 @@ class Failure:
             retry_after_s=retry_after_s(reply.headers),
         )
 
-    def error(self, *, url: str, bucket: str, region: str) -> WStoreError:
-        """The error to raise. `region` is the one that the request was signed for."""
+    def error(self, *, url: str, bucket: str, region: str | None) -> WStoreError:
+        """The error to raise. `region` is the one that the request was signed for; None: the service
+        has none."""
         if self.status == 404 or self.code in {"NoSuchKey", "NoSuchBucket", "NoSuchUpload"}:
             return NotFound(self._not_found(bucket), url=url)
         if self.code in _WRONG_REGION or self.status in {301, 302, 307, 308}:
             return StoreError(self._text(self._wrong_region(bucket, region)), url=url)
-        if self.code in _DENIED or self.status in {401, 403}:
+        if self.code in _DENIED or (self.status in {401, 403} and self.code not in _RETRYABLE):
             kind = CredentialsMissing if self.code == "ExpiredToken" else AccessDenied
             return kind(self._text(_DENIED.get(self.code, self._denied())), url=url)
         if self.code in _DAMAGED:
@@ -148,7 +155,9 @@ class Failure:
     def _denied(self) -> str:
         return "access denied (also the answer for a missing key where listing is not allowed)"
 
-    def _wrong_region(self, bucket: str, region: str) -> str:
+    def _wrong_region(self, bucket: str, region: str | None) -> str:
+        if region is None:
+            return "the request was redirected: check the endpoint"
         if self.region and self.region != region:
             return (
                 f"bucket {bucket!r} is in region {self.region!r}, the request was for {region!r}: "

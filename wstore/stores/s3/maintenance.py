@@ -10,9 +10,8 @@ from wstore.stores.base import ObjectInfo
 from wstore.stores.s3 import documents, sigv4
 from wstore.stores.s3.reading import head
 from wstore.stores.s3.replies import server_time
-from wstore.stores.s3.upload import S3Upload, call_that_may_fail_late
+from wstore.stores.s3.upload import PiecewiseUpload, call_that_may_fail_late
 from wstore.stores.s3.wire import Request
-from wstore.stores.s3.writing import object_headers
 
 if TYPE_CHECKING:
     from wstore.stores.s3.wire import Wire
@@ -31,13 +30,13 @@ def copy_object(wire: Wire, source: str, target: str, *, limit: int, piece: int)
     """
     found = head(wire, source)
     origin = {
-        "x-amz-copy-source": sigv4.encode_path(wire.bucket, source),
-        "x-amz-copy-source-if-match": found.tag,
+        wire.dialect.copy_source: sigv4.encode_path(wire.bucket, source),
+        wire.dialect.copy_match: found.tag,
     }
     try:
         if found.size > limit:
             return _copy_in_pieces(wire, target, origin, size=found.size, piece=piece)
-        request = Request("PUT", target, headers=object_headers(wire.config) | origin)
+        request = Request("PUT", target, headers=wire.config.object_headers() | origin)
         reply = call_that_may_fail_late(wire, request)
     except PreconditionFailed as error:
         text = "the object was replaced while it was being copied"
@@ -45,19 +44,20 @@ def copy_object(wire: Wire, source: str, target: str, *, limit: int, piece: int)
     except NotFound as error:
         # The reply does not say which of the two keys it is about; only a source can be missing.
         raise NotFound(error.message, url=wire.url(source)) from error
-    tag, modified = documents.parse_copied(reply.body, "CopyObjectResult")
-    return ObjectInfo(found.size, modified, tag)
+    etag, modified = documents.parse_copied(reply.body, "CopyObjectResult")
+    tag = wire.dialect.tag_of({**reply.headers, "etag": etag})
+    return ObjectInfo(found.size, modified, tag) if tag else head(wire, target)
 
 
 def _copy_in_pieces(
     wire: Wire, target: str, origin: dict[str, str], *, size: int, piece: int
 ) -> ObjectInfo:
     step = max(piece, -(-size // 10_000))
-    upload = S3Upload(wire, target, checksum=False)
+    upload = PiecewiseUpload(wire, target, checksum=False)
     try:
         for number, start in enumerate(range(0, size, step)):
             end = min(start + step, size)
-            part = origin | {"x-amz-copy-source-range": f"bytes={start}-{end - 1}"}
+            part = origin | {f"{wire.dialect.copy_source}-range": f"bytes={start}-{end - 1}"}
             upload.put_copied(number, part, end - start)
         return upload.complete()
     except BaseException as error:

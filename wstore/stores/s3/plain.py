@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 
 from wstore.errors import ConnectionFailed, StoreError, StoreTimeout, WStoreError
 from wstore.stores.s3.failures import printable
+from wstore.stores.s3.instant import MAX_BYTES, receive_now, send_now
 from wstore.stores.s3.per_process import generation
-from wstore.stores.s3.wire import unreachable
+from wstore.stores.s3.wire import unknown_host, unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -72,6 +73,8 @@ class PlainStream:
         filled = min(len(view), len(self._rest))
         view[:filled] = self._rest[:filled]
         self._rest = self._rest[filled:]
+        if len(view) - filled <= MAX_BYTES:
+            filled += receive_now(self._connection, view[filled:])
         # The kernel's timeout bounds all waiting of one `recv`, so a slow body comes in several; silence
         # is noticed after one to two idle timeouts.
         try:
@@ -177,13 +180,12 @@ class Plain:
             connection = socket.create_connection(self._wire.place, config.connect_timeout_s)
         except (socket.gaierror, UnicodeError) as error:
             if isinstance(error, UnicodeError) or error.errno == socket.EAI_NONAME:
-                text = "the endpoint's host name is unknown: check AWS_ENDPOINT_URL"
-                raise StoreError(text, url=url) from error
+                raise StoreError(unknown_host(self._wire.dialect), url=url) from error
             raise ConnectionFailed(f"no name resolution: {error}", url=url) from error
         except TimeoutError as error:
             raise ConnectionFailed("no connection within the connect timeout", url=url) from error
         except OSError as error:
-            raise unreachable(error, url) from error
+            raise unreachable(error, url, self._wire.dialect) from error
         # Blocking, with the kernel's own timeouts: Python's would make each `recv` return early.
         connection.settimeout(None)
         whole, part = divmod(config.idle_timeout_s, 1)
@@ -202,7 +204,8 @@ class Plain:
 def _converse(connection: socket.socket, head: bytes, url: str) -> PlainStream:
     """Send the request, read the reply's head. Closes the connection where that fails."""
     try:
-        connection.sendall(head)
+        if rest := head[send_now(connection, head) :]:
+            connection.sendall(rest)
         return _receive_head(connection, url)
     except OSError as error:
         connection.close()

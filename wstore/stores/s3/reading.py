@@ -51,9 +51,10 @@ def head(wire: Wire, key: str) -> ObjectInfo:
     byte, whose body says what is wrong.
     """
     url = wire.url(key)
-    reply = wire.call(Request("HEAD", key), accept=frozenset({200, 301, 307, 400, 403}))
+    reply = wire.call(Request("HEAD", key), accept=frozenset({200, 301, 307, 400, 401, 403}))
     if reply.status == 200:
-        return described(reply.headers, size=content_length(reply.headers, url=url), url=url)
+        size = content_length(reply.headers, url=url)
+        return described(reply.headers, size=size, url=url, dialect=wire.dialect)
     probe = Request("GET", key, headers={"range": "bytes=0-0"})
     wire.call(probe, accept=frozenset({200, 206, 416}))
     raise wire.error(reply, key)
@@ -70,15 +71,20 @@ def read_range(
     opener: Opener,
 ) -> Read:
     """`Store.read` in one GET. `opener` is the client that sends it; `wire` explains what failed."""
-    headers = {"range": f"bytes={offset}-{offset + length - 1}"}
-    if tag is not None:
-        headers["if-match"] = tag
+    headers = {"range": f"bytes={offset}-{offset + length - 1}"} | wire.dialect.pin(tag)
     url = wire.url(key)
     with opener.open(Request("GET", key, headers=headers)) as streamed:
         if streamed.status in {200, 206}:
-            got = extent(streamed.status, streamed.headers, offset=offset, length=length, url=url)
+            got = extent(
+                streamed.status,
+                streamed.headers,
+                offset=offset,
+                length=length,
+                url=url,
+                dialect=wire.dialect,
+            )
             require_tag(got.info, tag, url)
-            return _receive(streamed, got, buffer, url)
+            return receive(streamed, got, buffer, url)
         reply = Reply(streamed.status, streamed.headers, streamed.read_all(_MAX_ERROR_BYTES))
     if reply.status == 416:
         return _past_the_end(head(wire, key), offset, tag, url)
@@ -88,7 +94,7 @@ def read_range(
 
 
 def require_tag(info: ObjectInfo, tag: str | None, url: str) -> None:
-    """Raise ObjectChanged where a tag was asked for and another came (a server may ignore If-Match)."""
+    """Raise ObjectChanged where a tag was asked for and another came (a server may ignore conditions)."""
     if tag is not None and info.tag != tag:
         raise changed(url)
 
@@ -103,7 +109,8 @@ def target(buffer: memoryview | None, length: int) -> memoryview:
     return memoryview(bytearray(length)) if buffer is None else buffer[:length]
 
 
-def _receive(body: Body, got: Extent, buffer: memoryview | None, url: str) -> Read:
+def receive(body: Body, got: Extent, buffer: memoryview | None, url: str) -> Read:
+    """Take a checked reply's body; one that ends early is BodyCut or BodyStalled, with what came."""
     view = target(buffer, got.length)
     # Never read at the end of a body that is shorter than its range: urllib3 would take the connection
     # for clean, and what the server sends after all would be the next reply's beginning.

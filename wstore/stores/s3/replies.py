@@ -1,4 +1,4 @@
-"""What one HTTP reply of S3 says, checked: pure functions over status, headers and body."""
+"""What one HTTP reply of the service says, checked: pure functions over status, headers and body."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 from wstore.errors import StoreError, WStoreError
 from wstore.stores.base import ObjectInfo
-from wstore.stores.s3.documents import normal_tag
+from wstore.stores.s3.dialect import S3
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from wstore.stores.s3.dialect import Dialect
 
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
 _MAX_WAIT_S = 3600.0
@@ -61,16 +63,19 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
     return min(max((moment - server_time(headers)).total_seconds(), 0.0), _MAX_WAIT_S)
 
 
-def described(headers: Mapping[str, str], *, size: int, url: str) -> ObjectInfo:
+def described(
+    headers: Mapping[str, str], *, size: int, url: str, dialect: Dialect = S3
+) -> ObjectInfo:
     """Size, time and tag of the object that a HEAD or GET reply describes.
 
     Raises:
-        StoreError: there is no ETag or no Last-Modified: this is no S3 service.
+        StoreError: there is no tag or no Last-Modified: this is no such service.
     """
-    tag = normal_tag(headers.get("etag", ""))
+    tag = dialect.tag_of(headers)
     modified = instant(headers.get("last-modified", ""))
     if not tag or modified is None:
-        raise StoreError("the reply has no ETag or no Last-Modified: is this S3?", url=url)
+        text = f"the reply has no {dialect.tag_element} or no Last-Modified: is this {dialect.service}?"
+        raise StoreError(text, url=url)
     return ObjectInfo(size=size, modified=modified, tag=tag)
 
 
@@ -83,7 +88,13 @@ def content_length(headers: Mapping[str, str], *, url: str) -> int:
 
 
 def extent(
-    status: int, headers: Mapping[str, str], *, offset: int, length: int, url: str
+    status: int,
+    headers: Mapping[str, str],
+    *,
+    offset: int,
+    length: int,
+    url: str,
+    dialect: Dialect = S3,
 ) -> Extent:
     """Check a successful reply to "bytes [offset, offset + length)" before its body is read.
 
@@ -102,11 +113,11 @@ def extent(
         first, last, size = map(int, match.groups())
         if first != offset or last != min(offset + length, size) - 1 or last < first:
             raise _wrong_range(headers, offset, length, url)
-        return Extent(last - first + 1, described(headers, size=size, url=url))
+        return Extent(last - first + 1, described(headers, size=size, url=url, dialect=dialect))
     size = content_length(headers, url=url)
     if offset or size > length:
         raise StoreError("the server ignored the Range header and sent the whole object", url=url)
-    return Extent(size, described(headers, size=size, url=url))
+    return Extent(size, described(headers, size=size, url=url, dialect=dialect))
 
 
 def _wrong_range(headers: Mapping[str, str], offset: int, length: int, url: str) -> WStoreError:

@@ -1,190 +1,52 @@
-"""The S3 store: Store, Multipart, Copy, Sweep and Settle over one bucket.
-
-Durable and atomic as the service is: a write is one PUT or one completed multipart upload. Two clients
-share the work: `bulk` (obstore; without TLS `plain`) carries bodies of ranged reads, `wire` everything
-else. In a forked child, where obstore would hang, the wire client reads as well.
-"""
+"""S3, and servers that speak its protocol."""
 
 from __future__ import annotations
 
-import contextlib
-import re
+from functools import partial
 from typing import TYPE_CHECKING
 
-from wstore.errors import InvalidArgument, InvalidPath, WStoreError
-from wstore.stores.base import (
-    Capabilities,
-    Copy,
-    Entry,
-    Expect,
-    Multipart,
-    ObjectInfo,
-    Read,
-    Settle,
-    Sweep,
-)
-from wstore.stores.s3 import documents
-from wstore.stores.s3.bulk import AskWire, Bulk
+from obstore.store import S3Store as Client
+
+from wstore.stores.base import Capabilities
+from wstore.stores.s3.bulk import NO_RETRIES, client_options
 from wstore.stores.s3.credentials import Provider
-from wstore.stores.s3.limits import LIMITS, MAX_COPY
-from wstore.stores.s3.maintenance import abort_old_uploads, copy_object
-from wstore.stores.s3.plain import NotPlain, Plain
-from wstore.stores.s3.reading import head, read_range
-from wstore.stores.s3.upload import S3Upload
-from wstore.stores.s3.wire import Request, Wire
-from wstore.stores.s3.writing import put_object, write_id_of
+from wstore.stores.s3.dialect import S3
+from wstore.stores.s3.xml_store import XmlStore
 
 if TYPE_CHECKING:
-    import builtins
-    from collections.abc import Iterator
-
-    from wstore.stores.base import F
     from wstore.stores.s3.config import S3Config
-    from wstore.stores.s3.reading import Opener
 
 _CAPABILITIES = Capabilities(
-    create_if_absent=True, if_match=True, pieces=LIMITS, small_concurrency=32
+    create_if_absent=True, if_match=True, pieces=S3.limits, small_concurrency=32
 )
-_FEATURES = (Multipart, Copy, Sweep, Settle)
-_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
-_MAX_REPEATS = 1024
-_COPY_PIECE = 1 << 30
 
 
-class S3Store:
-    """One bucket of one service. Safe from any thread, and in a forked child."""
+class S3Store(XmlStore):
+    """One bucket of one S3 service. Safe from any thread, and in a forked child."""
 
     def __init__(self, bucket: str, config: S3Config) -> None:
-        if _BUCKET.fullmatch(bucket) is None:
-            raise InvalidPath(f"{bucket[:80]!r} is no bucket name", url="s3://")
         provider = Provider(config)
-        self._wire = Wire(bucket, config, provider)
-        self._bulk = Bulk(bucket, config, provider)
-        self._plain = Plain(self._wire) if self._wire.is_plain else None
-        # Reads whose last attempt by the bulk client failed, as (key, end): the repeat, which ends at
-        # the same byte, is the wire client's. Bounded: a caller may give up and never repeat.
-        self._repeats: dict[tuple[str, int], None] = {}
+        super().__init__(
+            bucket,
+            config,
+            provider,
+            partial(_client, bucket, config, provider),
+            capabilities=_CAPABILITIES,
+        )
 
-    def __repr__(self) -> str:
-        return f"S3Store({self.url!r})"
 
-    def __reduce__(self) -> tuple[object, ...]:
-        raise TypeError("a store is not pickled; a StoragePath is, and opens its own")
-
-    @property
-    def url(self) -> str:
-        return self._wire.url()
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return _CAPABILITIES
-
-    def stat(self, key: str) -> ObjectInfo:
-        """One HEAD."""
-        return head(self._wire, key)
-
-    def read(
-        self,
-        key: str,
-        offset: int,
-        length: int,
-        *,
-        buffer: memoryview | None = None,
-        tag: str | None = None,
-    ) -> Read:
-        """One GET; a second request only where the first was refused and did not say why."""
-        if self._plain is not None:
-            with contextlib.suppress(NotPlain):
-                return self._read(key, offset, length, buffer, tag, opener=self._plain)
-        elif (mark := (key, offset + length)) not in self._repeats and self._bulk.carries(key):
-            url = self._wire.url(key)
-            try:
-                return self._bulk.read(key, offset, length, buffer=buffer, tag=tag, url=url)
-            except AskWire:
-                pass
-            except WStoreError as error:
-                if error.retryable:
-                    self._mark(mark)
-                raise
-        result = self._read(key, offset, length, buffer, tag, opener=self._wire)
-        self._repeats.pop((key, offset + length), None)
-        return result
-
-    def _read(
-        self,
-        key: str,
-        offset: int,
-        length: int,
-        buffer: memoryview | None,
-        tag: str | None,
-        *,
-        opener: Opener,
-    ) -> Read:
-        return read_range(self._wire, key, offset, length, buffer=buffer, tag=tag, opener=opener)
-
-    def write(
-        self,
-        key: str,
-        data: memoryview,
-        *,
-        expect: Expect | str = Expect.ANY,
-        write_id: str | None = None,
-    ) -> ObjectInfo:
-        """One PUT."""
-        return put_object(self._wire, key, data, expect=expect, write_id=write_id)
-
-    def list(self, prefix: str, *, recursive: bool, start_after: str = "") -> Iterator[Entry]:
-        """Pages of ListObjectsV2, as they are: nothing is hidden, also not "dir/" markers."""
-        query = [("list-type", "2"), ("encoding-type", "url"), ("prefix", prefix)]
-        if not recursive:
-            query.append(("delimiter", "/"))
-        if start_after:
-            query.append(("start-after", start_after))
-        after = start_after.encode()
-        token: str | None = None
-        while True:
-            more = [] if token is None else [("continuation-token", token)]
-            reply = self._wire.call(Request("GET", query=(*query, *more)))
-            page = documents.parse_listing(reply.body)
-            # "a/" sums up keys after "a/b" as well as before it; the contract is about its own name.
-            yield from (entry for entry in page.entries if entry.key.encode() > after)
-            token = page.next_token
-            if token is None:
-                return
-
-    def delete(self, key: str) -> None:
-        """One DELETE; most services answer alike whether there was an object or not."""
-        self._wire.call(Request("DELETE", key), accept=frozenset({200, 204}))
-
-    def close(self) -> None:
-        self._wire.close()
-        self._bulk.close()
-        if self._plain is not None:
-            self._plain.close()
-
-    def feature(self, kind: type[F]) -> F | None:
-        return self if kind in _FEATURES and isinstance(self, kind) else None
-
-    def upload(self, key: str, *, size: int | None = None) -> S3Upload:
-        """Begin a multipart upload (one request)."""
-        if size is not None and size > LIMITS.max_object:
-            text = f"an object of {size} bytes: S3 takes {LIMITS.max_object}"
-            raise InvalidArgument(text, url=self._wire.url(key))
-        return S3Upload(self._wire, key, checksum=self._wire.config.checksum)
-
-    def copy(self, source: str, target: str) -> ObjectInfo:
-        """CopyObject, or above 5 GiB pieces of it; the source is pinned by its tag."""
-        return copy_object(self._wire, source, target, limit=MAX_COPY, piece=_COPY_PIECE)
-
-    def sweep(self, prefix: str, *, older_than_s: float) -> builtins.list[str]:
-        """Abort unfinished uploads that began longer ago than that, by the service's clock."""
-        return abort_old_uploads(self._wire, prefix, older_than_s=older_than_s)
-
-    def wrote(self, key: str, write_id: str) -> bool:
-        """One HEAD."""
-        return write_id_of(self._wire, key)[0] == write_id
-
-    def _mark(self, mark: tuple[str, int]) -> None:
-        if len(self._repeats) >= _MAX_REPEATS:
-            self._repeats.clear()
-        self._repeats[mark] = None
+def _client(bucket: str, config: S3Config, provider: Provider) -> Client:
+    place = config.target(bucket)
+    return Client(
+        bucket,
+        # obstore reads the environment too; this name wins over every other way to set it.
+        aws_endpoint_url_s3=place.base,
+        endpoint=place.base,
+        region=config.region,
+        virtual_hosted_style_request=not place.bucket_in_path,
+        skip_signature=config.anonymous,
+        request_payer=config.requester_pays,
+        client_options=client_options(config, bucket),
+        retry_config=NO_RETRIES,
+        credential_provider=None if config.anonymous else provider.for_obstore,
+    )

@@ -15,24 +15,18 @@ from wstore.errors import (
 )
 from wstore.stores.base import ObjectInfo
 from wstore.stores.s3 import documents
+from wstore.stores.s3.dialect import normal_tag
 from wstore.stores.s3.failures import Failure
-from wstore.stores.s3.limits import LIMITS
 from wstore.stores.s3.replies import server_time
 from wstore.stores.s3.wire import Request
-from wstore.stores.s3.writing import (
-    WRITE_ID,
-    checksum_headers,
-    object_headers,
-    put_object,
-    write_id_of,
-)
+from wstore.stores.s3.writing import checksum_headers, put_object, write_id_of
 
 if TYPE_CHECKING:
     from wstore.stores.s3.replies import Reply
     from wstore.stores.s3.wire import Wire
 
 
-class S3Upload:
+class PiecewiseUpload:
     """One multipart upload (`stores.base.Upload`).
 
     It is stamped with a random id, which the finished object carries, so that a completion whose
@@ -51,37 +45,44 @@ class S3Upload:
         self._pieces: dict[int, tuple[documents.Piece, int]] = {}
         self._failed: set[int] = set()
         self._ended = False
-        headers = object_headers(wire.config) | {WRITE_ID: self._write_id}
+        self._dialect = wire.dialect
+        headers = wire.config.object_headers() | {wire.dialect.write_id: self._write_id}
         if checksum:
-            headers["x-amz-checksum-algorithm"] = "CRC32C"
+            headers |= dict(wire.dialect.upload_extra)
         reply = wire.call(Request("POST", key, (("uploads", ""),), headers))
         self._id = documents.parse_upload_id(reply.body)
 
     def put(self, number: int, offset: int, data: memoryview) -> None:
-        """Send a piece. `offset` is not needed: S3 orders pieces by number."""
-        if not 0 <= number < LIMITS.max_pieces:
-            text = f"piece {number + 1} of an upload: S3 takes {LIMITS.max_pieces}"
-            raise InvalidArgument(text, url=self._wire.url(self._key))
-        if data.nbytes > LIMITS.max_piece:
-            text = f"a piece of {data.nbytes} bytes: S3 takes {LIMITS.max_piece}"
-            raise InvalidArgument(text, url=self._wire.url(self._key))
+        """Send a piece. `offset` is not needed: the service orders pieces by number."""
+        limits, url = self._dialect.limits, self._wire.url(self._key)
+        if not 0 <= number < limits.max_pieces:
+            text = f"piece {number + 1} of an upload: {self._dialect.service} takes {limits.max_pieces}"
+            raise InvalidArgument(text, url=url)
+        if data.nbytes > limits.max_piece:
+            text = (
+                f"a piece of {data.nbytes} bytes: {self._dialect.service} takes {limits.max_piece}"
+            )
+            raise InvalidArgument(text, url=url)
         self._require_open()
         with self._lock:
             self._pieces.pop(number, None)
             self._failed.add(number)
-        headers = checksum_headers(data) if self._checksum else {}
+        headers = checksum_headers(data, self._dialect) if self._checksum else {}
         query = (("partNumber", str(number + 1)), ("uploadId", self._id))
         reply = self._wire.call(Request("PUT", self._key, query, headers, data, bulk=True))
-        etag = documents.normal_tag(reply.headers.get("etag", ""))
+        etag = normal_tag(reply.headers.get("etag", ""))
         if not etag:
-            raise StoreError("the reply to a piece has no ETag", url=self._wire.url(self._key))
-        piece = documents.Piece(number + 1, etag, headers.get("x-amz-checksum-crc32c"))
+            raise StoreError("the reply to a piece has no ETag", url=url)
+        if self._dialect.stores_other(headers, reply.headers):
+            raise IntegrityError("the service stored other bytes (their CRC-32C differs)", url=url)
+        repeated = headers.get(self._dialect.checksum[0]) if self._dialect.piece_checksums else None
+        piece = documents.Piece(number + 1, etag, repeated)
         with self._lock:
             self._pieces[number] = (piece, data.nbytes)
             self._failed.discard(number)
 
     def put_copied(self, number: int, source: dict[str, str], size: int) -> None:
-        """Let S3 copy a piece: `source` are the `x-amz-copy-source*` headers that name it."""
+        """Let the service copy a piece: `source` are the headers that name it."""
         query = (("partNumber", str(number + 1)), ("uploadId", self._id))
         request = Request("PUT", self._key, query, source)
         body = call_that_may_fail_late(self._wire, request).body
@@ -98,7 +99,7 @@ class S3Upload:
         """
         pieces, size = self._all_pieces()
         if not pieces:
-            # S3 takes no upload without pieces: an empty object is one plain PUT.
+            # No service takes an upload without pieces: an empty object is one plain PUT.
             info = put_object(self._wire, self._key, memoryview(b""), write_id=self._write_id)
             self.abort()
             return info
@@ -107,9 +108,10 @@ class S3Upload:
         reply = call_that_may_fail_late(self._wire, request, accept=frozenset({200, 404}))
         if reply.status == 404:
             return self._settled(reply, size)
+        etag = documents.parse_completed(reply.body)
         self._ended = True
-        tag = documents.parse_completed(reply.body)
-        return ObjectInfo(size, server_time(reply.headers), tag)
+        tag = self._dialect.tag_of({**reply.headers, "etag": etag})
+        return ObjectInfo(size, server_time(reply.headers), tag) if tag else self._found(size)
 
     def abort(self) -> None:
         """Drop the pieces. An upload that is already gone is fine."""
@@ -134,8 +136,9 @@ class S3Upload:
             raise StoreError(text, url=self._wire.url(self._key))
         self._require_open()
         size = sum(length for _, length in found)
-        if size > LIMITS.max_object:
-            text = f"an object of {size} bytes: S3 takes {LIMITS.max_object}"
+        limit = self._dialect.limits.max_object
+        if size > limit:
+            text = f"an object of {size} bytes: {self._dialect.service} takes {limit}"
             raise InvalidArgument(text, url=self._wire.url(self._key))
         return [piece for piece, _ in found], size
 
@@ -144,6 +147,10 @@ class S3Upload:
         if Failure.of(reply).code != "NoSuchUpload":
             raise self._wire.error(reply, self._key)
         self._ended = True
+        return self._found(size)
+
+    def _found(self, size: int) -> ObjectInfo:
+        """The finished object as the service has it now."""
         url = self._wire.url(self._key)
         found, info = write_id_of(self._wire, self._key)
         if info is None or found != self._write_id:
@@ -157,10 +164,8 @@ class S3Upload:
 def call_that_may_fail_late(
     wire: Wire, request: Request, *, accept: frozenset[int] = frozenset({200})
 ) -> Reply:
-    """A call that S3 may answer with 200 before it knows the outcome: an `<Error>` then follows."""
+    """A call that may be answered with 200 before the outcome is known: an `<Error>` then follows."""
     reply = wire.call(request, accept=accept)
     if reply.status == 200 and documents.parse_error(reply.body) is not None:
-        late = Failure.of(reply)
-        error = late.error(url=wire.url(request.key), bucket=wire.bucket, region=wire.config.region)
-        raise error
+        raise wire.error(reply, request.key)
     return reply

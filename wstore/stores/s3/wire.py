@@ -1,13 +1,11 @@
-"""One HTTP exchange with S3: signed, checked, translated. It neither repeats nor follows anything."""
+"""One HTTP exchange: signed, checked, translated. It neither repeats nor follows anything."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import socket
 import ssl
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -17,13 +15,16 @@ from urllib3 import exceptions as transport
 
 from wstore.errors import (
     ConnectionFailed,
+    CredentialsMissing,
     InvalidArgument,
     InvalidPath,
     StoreError,
     StoreTimeout,
+    Unavailable,
     WStoreError,
 )
 from wstore.stores.s3 import sigv4
+from wstore.stores.s3.dialect import Outgoing
 from wstore.stores.s3.documents import MAX_DOCUMENT_BYTES
 from wstore.stores.s3.failures import Failure, printable
 from wstore.stores.s3.per_process import PerProcess
@@ -32,8 +33,7 @@ from wstore.stores.s3.replies import Reply
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from wstore.stores.s3.config import S3Config
-    from wstore.stores.s3.credentials import Provider
+    from wstore.stores.s3.dialect import Authority, Dialect, Service
 
 _MAX_ERROR_BYTES = 64 << 10
 # urllib3 hands a body to one `sendall` a chunk, and a socket's timeout bounds the whole `sendall`: so
@@ -65,11 +65,12 @@ class Request:
 class Streamed:
     """A reply whose body is still to be read."""
 
-    __slots__ = ("_response", "_url", "failure", "headers", "status")
+    __slots__ = ("_dialect", "_response", "_url", "failure", "headers", "status")
 
-    def __init__(self, response: urllib3.BaseHTTPResponse, url: str) -> None:
+    def __init__(self, response: urllib3.BaseHTTPResponse, url: str, dialect: Dialect) -> None:
         self._response = response
         self._url = url
+        self._dialect = dialect
         self.failure: WStoreError | None = None
         self.status = response.status
         self.headers = {name.lower(): value for name, value in response.headers.items()}
@@ -80,7 +81,7 @@ class Streamed:
         Raises:
             StoreTimeout, ConnectionFailed: nothing came, or the connection broke.
         """
-        with translated(self._url):
+        with translated(self._url, self._dialect):
             return self._response.read1(min(limit, _RECEIVE_CHUNK))
 
     def fill(self, view: memoryview) -> int:
@@ -109,12 +110,13 @@ class Streamed:
 class Wire:
     """A client of one bucket. Safe from any thread; a forked child opens connections of its own."""
 
-    def __init__(self, bucket: str, config: S3Config, provider: Provider) -> None:
+    def __init__(self, bucket: str, config: Service, authority: Authority) -> None:
         self.bucket = bucket
         self.config = config
-        self._provider = provider
+        self.dialect = config.dialect
+        self._authority = authority
         self._target = config.target(bucket)
-        self._proxy = _proxy_for(self._target.scheme, self._target.host, self.place[0])
+        self._proxy = proxy_for(self._target.scheme, self._target.host, self.place[0])
         self._pool = PerProcess(self._open_pool)
 
     @property
@@ -130,7 +132,8 @@ class Wire:
 
     def url(self, key: str | None = None) -> str:
         """The URL that errors name."""
-        return f"s3://{self.bucket}" + (f"/{printable(key, _MAX_KEY_BYTES)}" if key else "")
+        place = f"{self.dialect.scheme}://{self.bucket}"
+        return place + (f"/{printable(key, _MAX_KEY_BYTES)}" if key else "")
 
     def call(self, request: Request, *, accept: frozenset[int] = frozenset({200})) -> Reply:
         """Send, and read the whole reply.
@@ -156,7 +159,7 @@ class Wire:
         query = sigv4.encode_query(request.query)
         # A proxy wants the whole URL where it only forwards; with TLS it is asked for a tunnel instead.
         base = self._target.base if self._is_forwarded else ""
-        with translated(url):
+        with translated(url, self.dialect):
             response = self._pool.get().urlopen(
                 request.method,
                 f"{base}{path}{'?' if query else ''}{query}",
@@ -170,7 +173,7 @@ class Wire:
             )
         whole = False
         try:
-            yield Streamed(response, url)
+            yield Streamed(response, url, self.dialect)
             whole = request.method == "HEAD" or response.length_remaining == 0
         finally:
             if whole:
@@ -189,9 +192,10 @@ class Wire:
 
     def error(self, reply: Reply, key: str | None) -> WStoreError:
         """What an error reply means."""
-        return Failure.of(reply).error(
-            url=self.url(key), bucket=self.bucket, region=self.config.region
-        )
+        url = self.url(key)
+        if reply.status == 401 and self._authority.renewed():
+            return Unavailable("the access token was refused; the next one is newer", url=url)
+        return Failure.of(reply).error(url=url, bucket=self.bucket, region=self.config.region)
 
     def close(self) -> None:
         """Close the idle connections of this process."""
@@ -219,20 +223,19 @@ class Wire:
         return sigv4.encode_path(key or "")
 
     def _headers(self, request: Request) -> dict[str, str]:
-        headers = {"host": self._target.host, **request.headers}
-        if self.config.requester_pays:
-            headers["x-amz-request-payer"] = "requester"
-        credentials = self._provider.get()
-        if credentials is not None:
-            payload = sigv4.UNSIGNED_PAYLOAD
-            if not request.bulk:
-                payload = hashlib.sha256(request.body).hexdigest()
-            unsigned = sigv4.Unsigned(
-                request.method, self._path(request.key), request.query, headers, payload
-            )
-            headers = sigv4.sign(
-                unsigned, credentials=credentials, region=self.config.region, now=datetime.now(UTC)
-            )
+        headers = {"host": self._target.host, **request.headers, **self.config.request_headers()}
+        outgoing = Outgoing(
+            request.method,
+            self._path(request.key),
+            request.query,
+            headers,
+            None if request.bulk else request.body,
+        )
+        try:
+            headers = self._authority.authorised(outgoing)
+        except CredentialsMissing as error:
+            error.url = error.url or self.url(request.key)
+            raise
         if request.method in {"PUT", "POST"}:
             headers["content-length"] = str(request.body.nbytes)
         for name, value in headers.items():
@@ -259,7 +262,7 @@ class Wire:
         return manager.connection_from_url(self._target.base)
 
 
-def _proxy_for(scheme: str, netloc: str, host: str) -> str | None:
+def proxy_for(scheme: str, netloc: str, host: str) -> str | None:
     """The proxy that the environment demands. Never one for this machine's own addresses: a proxy
     elsewhere would look for the service at itself."""
     proxy = getproxies().get(scheme)
@@ -275,18 +278,17 @@ def _chunks(body: memoryview) -> Iterator[bytes]:
 
 
 @contextlib.contextmanager
-def translated(url: str) -> Iterator[None]:
+def translated(url: str, dialect: Dialect) -> Iterator[None]:
     """Transport failures as wstore errors: each is worth another attempt but those of trust and name."""
     try:
         yield
     except transport.NameResolutionError as error:
         cause = error.__cause__
         if isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME:
-            text = "the endpoint's host name is unknown: check AWS_ENDPOINT_URL and AWS_REGION"
-            raise StoreError(text, url=url) from error
+            raise StoreError(unknown_host(dialect), url=url) from error
         raise ConnectionFailed(f"the host name could not be resolved: {error}", url=url) from error
     except transport.NewConnectionError as error:
-        raise unreachable(error.__cause__ or error, url) from error
+        raise unreachable(error.__cause__ or error, url, dialect) from error
     except transport.ConnectTimeoutError as error:
         raise ConnectionFailed("no connection within the connect timeout", url=url) from error
     except transport.TimeoutError as error:
@@ -295,7 +297,7 @@ def translated(url: str) -> Iterator[None]:
         if isinstance(error.__cause__ or error.args[0], ssl.SSLCertVerificationError):
             text = (
                 f"the endpoint's certificate is not trusted ({error}): "
-                "if you trust its authority, name the authority's PEM file in AWS_CA_BUNDLE"
+                f"if you trust its authority, name the authority's PEM file in {dialect.ca_variable}"
             )
             raise StoreError(text, url=url) from error
         raise ConnectionFailed(f"TLS failed: {error}", url=url) from error
@@ -303,12 +305,15 @@ def translated(url: str) -> Iterator[None]:
         raise ConnectionFailed(_reason(error), url=url) from error
 
 
-def unreachable(error: BaseException, url: str) -> ConnectionFailed:
+def unreachable(error: BaseException, url: str, dialect: Dialect) -> ConnectionFailed:
     """No connection came about; the likely mistake is in the endpoint."""
-    text = (
-        f"the endpoint refuses connections ({printable(str(error), 200)}): check AWS_ENDPOINT_URL"
-    )
-    return ConnectionFailed(text, url=url)
+    text = f"the endpoint refuses connections ({printable(str(error), 200)})"
+    return ConnectionFailed(f"{text}: check {dialect.endpoint_variable}", url=url)
+
+
+def unknown_host(dialect: Dialect) -> str:
+    """What to say of a host name that does not exist."""
+    return f"the endpoint's host name is unknown: check {dialect.endpoint_variable}"
 
 
 def _reason(error: Exception) -> str:

@@ -12,6 +12,7 @@ from wstore.stores.base import (
     Directories,
     Expect,
     Multipart,
+    Places,
     Settle,
     Sweep,
 )
@@ -196,6 +197,9 @@ class _Features:
     def wrote(self, key: str, write_id: str) -> bool:
         settler = self._inner(Settle)
         return self._wrapper.around(Call("wrote", key), lambda: settler.wrote(key, write_id))
+
+    def capabilities_at(self, key: str) -> Capabilities:
+        return self._inner(Places).capabilities_at(key)
 
 
 class _WrappedUpload:

@@ -37,6 +37,8 @@ class StoreUnderTest:
         mangled: characters that the server, not the store, cannot keep in a key; the suite names no
             object with them. Empty for a place that is to be trusted.
         tells_age: the place knows when an upload began (moto gives a constant).
+        one_upload: the service keeps the pieces of all uploads of one key together, so that the first to
+            complete takes the others' pieces along, and these fail.
         processes: `open` pickles and another process that unpickles it reaches the same place.
     """
 
@@ -49,6 +51,7 @@ class StoreUnderTest:
     rounds: int = 3
     mangled: str = ""
     tells_age: bool = True
+    one_upload: bool = False
     processes: bool = False
 
     def key(self, name: str) -> str:

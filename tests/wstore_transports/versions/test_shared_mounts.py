@@ -1,0 +1,43 @@
+"""A root on a shared mount that is not exclusive: one publisher at a time, on whichever host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wstore.path import StoragePath
+from wstore_transports.versions import Root
+from wstore_transports.versions.documents import Fence, Weights
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import pytest
+
+    from wstore_transports.versions import PublishSession, Version
+
+
+def test_publishers_on_two_hosts_take_turns(
+    shared: tuple[Path, Path],
+    publish: Callable[[PublishSession, int], Version],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each host takes over once it has seen the other's newest version; no version is lost or changed."""
+    roots = [Root.create(StoragePath(shared[0] / "root"))]
+    (StoragePath(shared[1]) / "root/wstore.json").wait(60)
+    roots.append(Root.open(StoragePath(shared[1] / "root")))
+    assert all(root.single_publisher for root in roots)
+    assert caplog.text.count("make sure that there is one at a time") == 2
+    published: list[Version] = []
+    for turn in range(4):
+        root = roots[turn % 2]
+        if published:
+            assert root.wait(published[-1].number - 1, timeout=60).number == published[-1].number
+        with root.begin_session(f"host-{turn % 2}") as session:
+            published += [publish(session, 10 * turn + step) for step in range(2)]
+    for root in roots:
+        root.wait(published[-1].number - 1, timeout=60)
+        records = root.log.records(1, root.log.refresh().number)
+        weights = [record for record in records if isinstance(record, Weights)]
+        assert weights == [version.record for version in published]
+        assert sum(isinstance(record, Fence) for record in records) == 4

@@ -1,0 +1,53 @@
+"""What fsspec tells of a file, as an `ObjectInfo`: pure functions over its `info` dictionaries."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from wstore.errors import StoreError
+from wstore.stores.base import ObjectInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Names that protocols give to a token of the content (s3, abfs, gcs, github, hf), the strongest first.
+_TOKENS = ("generation", "ETag", "etag", "sha", "blob_id")
+_TIMES = ("LastModified", "last_modified", "mtime", "updated", "modify", "last_commit", "created")
+_NEVER = datetime.fromtimestamp(0, UTC)
+
+
+def is_directory(raw: Mapping[str, object]) -> bool:
+    """Whether this is a directory, or a prefix of keys."""
+    return raw.get("type") == "directory"
+
+
+def described(raw: Mapping[str, object], url: str) -> ObjectInfo:
+    """Size, time and tag. The tag is the protocol's own where it has one; else it is made of size and
+    time of change, and knows no better than these. A time that is not told is 1970.
+
+    Raises:
+        StoreError: the size is not told.
+    """
+    size = raw.get("size")
+    if not isinstance(size, int) or size < 0:
+        raise StoreError("fsspec does not tell the size of this file", url=url)
+    modified = next((found for name in _TIMES if (found := _time(raw.get(name)))), None)
+    token = next((str(raw[name]).strip('"') for name in _TOKENS if raw.get(name)), "")
+    if not token:
+        token = f"{size}-{(modified or _NEVER).timestamp():.6f}"
+    return ObjectInfo(size, modified or _NEVER, token)
+
+
+def _time(value: object) -> datetime | None:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC) if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    if isinstance(value, (int, float)):
+        return datetime.fromtimestamp(value, UTC)
+    if isinstance(value, str) and value:
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            return None
+        return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return None
