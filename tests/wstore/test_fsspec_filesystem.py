@@ -446,7 +446,7 @@ def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:
     section = page.partition("## From pandas, torch DCP, zarr")[2].partition("\n## ")[0]
     code = section.partition("```python\n")[2].partition("```")[0]
     log, weights = pd.DataFrame({"loss": [0.5]}), {"w": torch.ones(3)}
-    exec(
-        compile(code, "docs/storage.md", "exec"), {"run": tmp_path, "log": log, "weights": weights}
-    )
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.csv", "moments.zarr", "step_1"]
+    script, run = tmp_path / "page.py", tmp_path / "run"
+    script.write_text(code)
+    runpy.run_path(str(script), init_globals={"run": run, "log": log, "weights": weights})
+    assert sorted(path.name for path in run.iterdir()) == ["log.csv", "moments.zarr", "step_1"]

@@ -34,7 +34,7 @@ from wstore_transports.checkpoint import CheckpointReader, CheckpointWriter, wei
 from wstore_transports.versions import Root
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _HEADERS = {
     "x-goog-generation": "17",
@@ -152,7 +152,7 @@ def test_keys_that_cannot_be(store: GcsJsonStore) -> None:
 def test_a_missing_bucket(gcs: GcsEndpoint) -> None:
     config = GcsJsonConfig.from_environment(gcs.environment())
     store = GcsJsonStore("no-such-bucket", config)
-    calls = [
+    calls: list[Callable[[], object]] = [
         lambda: store.stat("k"),
         lambda: store.write("k", memoryview(b"x")),
         lambda: list(store.list("", recursive=True)),
@@ -264,7 +264,7 @@ def test_a_root_and_a_checkpoint(gcs_bucket: str) -> None:
     assert weights_digest(reader.load()) == report.digest
     root = Root.open(StoragePath(url))
     assert not root.single_publisher
-    assert root.latest().number == 2
+    assert root.latest().number == 3  # the publisher's own record, and two of weights
     StoragePath(url).store.close()
 
 

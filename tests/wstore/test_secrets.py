@@ -17,7 +17,7 @@ from wstore.stores.wrap.retry import Retry, RetryPolicy
 from wstore.testing.certificates import make_identity
 from wstore.testing.fault_server import FOREVER, FaultServer
 from wstore.testing.faults import Cut, Status, WrongRegion
-from wstore.testing.servers import free_ports
+from wstore.testing.guarding import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

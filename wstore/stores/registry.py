@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 GROUP = "wstore.stores"
 MAX_REQUESTS = 64  # at once to one remote store, over all transfers of the process
 
+
 def _no_configuration() -> Hashable:
     return None
 

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
 from wstore.errors import MissingPackage, StoreError
-from wstore.testing.servers import (
+from wstore.testing.guarding import (
     ATTEMPTS,
-    _Exited,
-    _guarded,
-    _tail,
-    _until_ready,
+    Exited,
     free_ports,
+    guarded,
+    tail_of,
+    until_ready,
 )
 
 if TYPE_CHECKING:
@@ -102,14 +102,14 @@ def azurite_server(directory: Path) -> Iterator[AzureEndpoint]:
             "--silent",
         ]
         endpoint = AzureEndpoint(f"http://127.0.0.1:{port}/{ACCOUNT}")
-        with _guarded(command, log, dict(os.environ)) as process:
+        with guarded(command, log, dict(os.environ)) as process:
             try:
-                _until_ready(process, partial(_answers, endpoint), log)
-            except _Exited:
+                until_ready(process, partial(_answers, endpoint), log)
+            except Exited:
                 continue
             yield endpoint
             return
-    raise StoreError(f"Azurite did not start in {ATTEMPTS} attempts: {_tail(log)}")
+    raise StoreError(f"Azurite did not start in {ATTEMPTS} attempts: {tail_of(log)}")
 
 
 def create_container(endpoint: AzureEndpoint, name: str) -> None:

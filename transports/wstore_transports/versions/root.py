@@ -51,12 +51,6 @@ class Root:
         self.log = Log(path, marker.root)
         self.place = Place(path, marker.root, marker.lease_s, self.log)
         self._proved = False  # that the store honours conditions
-        if self.single_publisher:
-            _log.warning(
-                "%s: this store cannot create an object only if it is absent, so nothing keeps two "
-                "publishers apart here: make sure that there is one at a time",
-                path.url,
-            )
 
     @classmethod
     def create(cls, path: StoragePath, *, lease_s: float = LEASE_S) -> Root:
@@ -192,6 +186,12 @@ class Root:
         if not self._proved:
             require_exclusive(self.path)
             self._proved = True
+        if self.single_publisher:
+            _log.warning(
+                "%s: this store cannot create an object only if it is absent, so nothing keeps two "
+                "publishers apart here: make sure that there is one at a time",
+                self.path.url,
+            )
         return PublishSession.begin(
             self.place, run, ranks=ranks, launch=launch, interval_s=interval_s
         )

@@ -46,7 +46,9 @@ def _time(value: object) -> datetime | None:
         return datetime.fromtimestamp(value, UTC)
     if isinstance(value, str) and value:
         try:
-            moment = datetime.fromisoformat(value)
+            # FTP (RFC 3659) writes all digits together, which fromisoformat wants with a "T".
+            together = value[:14].isdecimal()
+            moment = datetime.fromisoformat(f"{value[:8]}T{value[8:14]}" if together else value)
         except ValueError:
             return None
         return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

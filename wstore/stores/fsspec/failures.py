@@ -78,7 +78,9 @@ def meaning(error: Exception, url: str) -> WStoreError:
         return NotADirectory(f"a parent of this key is a file ({text})", url=url)
     if isinstance(error, TimeoutError | FSTimeoutError):
         return StoreTimeout(f"no answer in time ({text})", url=url)
-    if isinstance(error, ConnectionError | EOFError) or names & _CONNECTION:
+    # paramiko's word for a connection that is gone is an OSError without a number.
+    gone = isinstance(error, OSError) and str(error) == "Socket is closed"
+    if gone or isinstance(error, ConnectionError | EOFError) or names & _CONNECTION:
         return ConnectionFailed(f"the connection failed ({text})", url=url)
     if isinstance(error, ImportError):
         return MissingPackage(f"fsspec needs another package: {text}", url=url)
