@@ -29,12 +29,17 @@ PINS := constraints.txt
 INSTALL := $(BIN)/uv pip install --python $(BIN)/python \
     --constraints $(PINS) --build-constraints $(PINS)
 
+# Most tests wait for a server or a process, so three at a time keep two cores busy.
+PARALLEL := --numprocesses 3 --dist loadscope
+
 # Packages that carry real weights for the tests; only their files are used, so nothing that they need.
 WEIGHTS := fracast==0.1.0 silero-vad==6.2.3
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test test-long lint check bench pins clean
 .NOTPARALLEL:
+# Where this is set, every process of the tests and the demo would compile torch and all else anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
@@ -45,7 +50,7 @@ demo: $(STAMPS)/torch $(STAMPS)/runtime
 	$(BIN)/wstore demo $(DEMO_ARGS)
 
 test: $(STAMPS)/dev
-	$(BIN)/python -m pytest -q -m "not long" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -m "not long" $(PARALLEL) $(PYTEST_ARGS)
 
 test-long: $(STAMPS)/dev
 	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
@@ -61,6 +66,7 @@ check: lint test
 bench: $(STAMPS)/dev
 	$(BIN)/python benchmarks/reads.py $(BENCH_ARGS)
 	$(BIN)/python benchmarks/writes.py $(BENCH_ARGS)
+	$(BIN)/python benchmarks/visibility.py $(BENCH_ARGS)
 
 pins: $(STAMPS)/venv
 	$(BIN)/uv pip compile pyproject.toml scripts/pins.in --extra bench --group dev --universal \

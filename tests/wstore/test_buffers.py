@@ -77,7 +77,7 @@ def test_the_memory_is_the_callers_own() -> None:
         torch.zeros(24)[::2], torch.zeros(6, dtype=torch.complex64).conj(), torch.zeros(6).to_sparse(),
         torch.zeros(6, device="meta"),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )  # fmt: skip
 def test_what_cannot_be_filled_is_refused(buffer: WritableBuffer) -> None:
     with pytest.raises(InvalidArgument):

@@ -225,6 +225,8 @@ class TestAzureOnAzurite(Conformance):
 
 
 class TestFsspecMemory(Conformance):
+    """Under `Retry`: a read takes several requests, and starts over when the object was replaced."""
+
     @pytest.fixture
     def place(self, request: pytest.FixtureRequest) -> StoreUnderTest:
         files, root = fsspec.filesystem("memory"), request.node.name
@@ -236,7 +238,9 @@ class TestFsspecMemory(Conformance):
         def put(key: str, data: bytes) -> None:
             files.pipe_file(f"/{root}/{key}", data)
 
-        make = partial(FsspecStore, "memory", root)
+        def make() -> Retry:
+            return Retry(FsspecStore("memory", root))
+
         return StoreUnderTest(make, get, put, "deep/", flat=False, many=60)
 
 

@@ -246,6 +246,7 @@ def test_truncation_under_a_read_is_seen(
     store: PosixStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(store, "f", bytes(1000))
+    tag = store.stat("f").tag
     real = os.preadv
 
     def truncating(fd: int, buffers: list[memoryview], offset: int) -> int:
@@ -254,6 +255,24 @@ def test_truncation_under_a_read_is_seen(
 
     monkeypatch.setattr(os, "preadv", truncating)
     with pytest.raises(errors.ObjectChanged):
+        store.read("f", 0, 1000, buffer=memoryview(bytearray(1000)), tag=tag)
+    write(store, "f", bytes(1000))
+    assert len(store.read("f", 0, 1000, buffer=memoryview(bytearray(1000))).data) == 10
+
+
+def test_a_file_that_changes_for_ever_is_not_read(
+    store: PosixStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(store, "f", bytes(1000))
+    real = os.preadv
+
+    def growing(fd: int, buffers: list[memoryview], offset: int) -> int:
+        with (tmp_path / "f").open("ab") as file:
+            file.write(b"more")
+        return real(fd, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", growing)
+    with pytest.raises(errors.Unavailable, match="changes faster"):
         store.read("f", 0, 1000, buffer=memoryview(bytearray(1000)))
 
 

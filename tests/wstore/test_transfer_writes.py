@@ -84,7 +84,9 @@ def test_every_kind_of_source(target: StoragePath, tmp_path: Path, kind: str) ->
     assert left_over(target) == []
 
 
-@pytest.mark.parametrize("data", [b"", iter([]), [], io.BytesIO()], ids=repr)
+@pytest.mark.parametrize(
+    "data", [b"", iter([]), [], io.BytesIO()], ids=["bytes", "iterator", "list", "file"]
+)
 def test_nothing_is_an_empty_object(target: StoragePath, data: Data) -> None:
     assert target.write_file(data).size == 0
     assert target.read_bytes() == b""
@@ -99,7 +101,9 @@ def test_a_file_is_read_from_its_position(target: StoragePath, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "data", ["text", io.StringIO("x"), 5, None, [1, 2], ["a"], object()], ids=repr
+    "data",
+    ["text", io.StringIO("x"), 5, None, [1, 2], ["a"], object()],
+    ids=lambda value: type(value).__name__,
 )
 def test_what_is_no_data(target: StoragePath, data: Data) -> None:
     with pytest.raises(InvalidArgument):

@@ -68,7 +68,7 @@ def test_inspect_a_file(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = next(iter(sorted(root.rglob("*.safetensors"))))
     code, out, _ = run(capsys, "inspect", str(file))
     assert code == 0
-    assert "1 tensors" in out
+    assert "1 tensor," in out
 
 
 def test_inspect_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

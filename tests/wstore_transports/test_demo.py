@@ -82,7 +82,7 @@ def test_on_a_server_of_the_users(
         model = next(package.rglob("model.safetensors"))
         words = ["--url", url, "--model", str(model), "--versions", "1", "--engines", "1"]
         assert main(["demo", *words]) == 0
-    assert f"1 versions under {url}: equal in all 2 processes" in capsys.readouterr().out
+    assert f"1 version under {url}: equal in all 2 processes" in capsys.readouterr().out
     assert len(Root.open(StoragePath(url)).versions()) == 1
 
 

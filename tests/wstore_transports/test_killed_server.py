@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 
 from wstore.errors import WStoreError
 from wstore.path import StoragePath
@@ -96,6 +97,7 @@ def started(call: Callable[[], object], errors: list[WStoreError]) -> threading.
     return thread
 
 
+@pytest.mark.long
 def test_transfers_and_mirrors_when_the_server_is_killed(
     tmp_path: Path, s3_environment: Callable[[S3Endpoint], None]
 ) -> None:

@@ -26,6 +26,7 @@ decoded: `sub dir` and `sub%20dir` are two names. What a user may rely on beyond
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat as modes
 from dataclasses import replace
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F")
 
+_REREADS = 8
 _CAPABILITIES = Capabilities(
     create_if_absent=True,
     if_match=False,
@@ -114,11 +116,16 @@ class PosixStore:
 
         Raises:
             ObjectChanged: another content than `tag`, or the file changed under this very read.
+            Unavailable: without a tag, the file changed under each of several reads.
         """
         # Lean on purpose: after each copy of megabytes the CPU has to fetch this code anew.
         url, path = _locate(self._url, self._root, key)
         try:
             return _read_file(url, path, offset, length, buffer, tag)
+        except errors.ObjectChanged:
+            if tag is not None:
+                raise
+            return _read_again(url, path, offset, length, buffer)
         except errors.WStoreError:
             raise
         except OSError as error:
@@ -334,6 +341,15 @@ def _require_exclusive(path: bytes, url: str) -> None:
             "create-if-absent is refused; one publisher at a time needs none",
             url=url,
         )
+
+
+def _read_again(url: str, path: bytes, offset: int, length: int, buffer: memoryview | None) -> Read:
+    """A FUSE daemon may put another file under an open one when a name is replaced: any whole content
+    will do where no tag was asked for."""
+    for _ in range(_REREADS):
+        with contextlib.suppress(errors.ObjectChanged), OsErrors(url, lookup=True):
+            return _read_file(url, path, offset, length, buffer, None)
+    raise errors.Unavailable("the file changes faster than it can be read", url=url)
 
 
 def _read_file(

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from wstore.cli_output import print_json
+from wstore.cli_output import counted, print_json
 from wstore.errors import InvalidArgument
 
 
@@ -73,7 +73,8 @@ def demo(
         for problem in problems:
             print(f"wstore: {problem}", file=sys.stderr)
         if not problems:
-            print(f"{versions} versions under {place}: equal in all {engines + 1} processes")
+            done = counted(versions, "version")
+            print(f"{done} under {place}: equal in all {engines + 1} processes")
     if problems:
         raise typer.Exit(1)
 
