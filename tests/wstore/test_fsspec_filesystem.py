@@ -262,6 +262,38 @@ def test_an_exception_publishes_nothing(
     assert not [entry for entry in fs.ls(str(place), detail=False) if entry != path]
 
 
+class Unprintable:
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("mode", ["wb", "w"])
+def test_an_exception_publishes_nothing_for_those_who_just_close(
+    fs: AbstractFileSystem, place: StoragePath, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = f"{place}/x"
+    url = fs.unstrip_protocol(path)
+    half, whole = ("half", "whole") if mode == "w" else (b"half", b"whole")
+
+    def write_half() -> None:
+        with fsspec.open(url, mode) as file:
+            file.write(half)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write_half()
+    assert f"{place.url}/x is not published" in caplog.text
+    with pytest.raises(ZeroDivisionError):
+        pd.DataFrame({"a": [1, Unprintable()]}).to_csv(url)
+    assert not fs.exists(path)
+    try:
+        raise ValueError
+    except ValueError:  # handled already when the file was opened
+        with fsspec.open(url, mode) as file:
+            file.write(whole)
+    assert fs.cat(path) == b"whole"
+
+
 def test_create_only(fs: AbstractFileSystem, memory: StoragePath) -> None:
     path = f"{memory}/x"
     with fs.open(path, "xb") as file:

@@ -257,6 +257,7 @@ def test_truncation_under_a_read_is_seen(
     with pytest.raises(errors.ObjectChanged):
         store.read("f", 0, 1000, buffer=memoryview(bytearray(1000)), tag=tag)
 
+
 def test_a_file_that_changes_for_ever_is_not_read(
     store: PosixStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

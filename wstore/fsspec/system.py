@@ -21,6 +21,7 @@ from wstore.errors import (
 from wstore.files import ObjectWriter, TextOptions, TextWriter
 from wstore.fsspec import names, slices
 from wstore.fsspec.deferred import DeferredWriter
+from wstore.fsspec.guarded import GuardedWriter
 from wstore.fsspec.listing import ListingFileSystem
 from wstore.stores.base import Directories
 from wstore.transfer import run_parallel
@@ -241,7 +242,7 @@ class WStoreFileSystem(ListingFileSystem):
         exclusive = "x" in mode
         if exclusive and place.is_file():  # early, where it can be known; `close` decides
             raise AlreadyExists("there is an object already", url=place.url)
-        kind = DeferredWriter if deferred else ObjectWriter
+        kind = DeferredWriter if deferred else GuardedWriter
         return kind(place.store, place.key, WriteOptions(if_absent=exclusive))
 
     # Between places, and away
