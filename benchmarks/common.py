@@ -208,8 +208,8 @@ def random_bytes(seed: int, size: int) -> bytes:
 def settings(description: str) -> Iterator[Settings]:
     """Parse the arguments, and start a server unless a URL is given. Its URL is a fresh prefix."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--quick", action="store_true", help="less data, 3 rounds: under a minute")
-    parser.add_argument("--rounds", type=int, help="rounds of each case (default 9, quick 3)")
+    parser.add_argument("--quick", action="store_true", help="less data: about a minute")
+    parser.add_argument("--rounds", type=int, help="rounds of each case (default 9, quick 8)")
     parser.add_argument("--url", help="s3://bucket/prefix to use, credentials from the environment")
     parser.add_argument("--server", choices=["s3"], default="s3", help="without --url: SeaweedFS")
     parser.add_argument("--directory", type=Path, help="for local files (default: a temporary one)")

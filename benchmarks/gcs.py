@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _BUCKET = "wstore-bench"
 _SIZE = 64 * MiB
-_ROUNDS = 5
+_ROUNDS = 8
 
 
 class Gcsfs:

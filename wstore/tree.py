@@ -71,6 +71,10 @@ def children(store: Store, key: str) -> Iterator[str]:
     first = next(entries, None)
     if first is None:
         _require_directory(store, key)
+        entries = store.list(
+            _inside(key), recursive=False
+        )  # it may be newer than the first listing
+        first = next(entries, None)
     return _children(key, first, entries)
 
 

@@ -6,7 +6,8 @@
     https://host:1/path   percent-encoded; without a query, which would be a secret (a signed URL)
     /abs/path, rel/path   a plain local path: never decoded; a relative one is made absolute
 
-One trailing "/" is dropped. A ".." segment is refused everywhere but in a plain local path, where it is
+A text with "://" that is neither a URL nor begins with "/", "./" or "../" is refused: it is a mistyped
+URL or a chain of fsspec's, not a local name. One trailing "/" is dropped. A ".." segment is refused everywhere but in a plain local path, where it is
 resolved as the kernel would: nothing that is joined later can leave the bucket or the directory.
 """
 
@@ -21,6 +22,7 @@ from wstore.errors import InvalidPath
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _LOST_SLASH = re.compile(r"(file|memory|s3|gs|az|abfss?|https?|region):/(?!/)", re.IGNORECASE)
+_PLAIN_STARTS = ("/", "./", "../")
 _SAFE = "/!$&'()*+,;=:@~"  # RFC 3986 pchar: what a path may hold unencoded
 
 LOCAL = "file"
@@ -35,6 +37,7 @@ class _RootRule:
     noun: str
     allowed: str
     example: str
+    hint: str = "Credentials and endpoints come from the environment, not from the URL"
 
 
 _NAMES = _RootRule(
@@ -49,11 +52,18 @@ _BUCKETS = _RootRule(
     "at least 3 letters, digits, dots and hyphens (new ones: lower case, at most 63)",
     "bucket/key",
 )
+# Credentials go to the host that is named here, so it must be one of Azure's own clouds (the public one,
+# China's, the US government's) or OneLake.
 _CONTAINERS = _RootRule(
-    re.compile(r"[$a-z0-9][a-z0-9-]*(@[a-z0-9]+\.(dfs|blob)\.[a-z0-9.]+)?"),
+    re.compile(
+        r"[$a-z0-9][a-z0-9-]*(@[a-z0-9]+\.(dfs|blob)\."
+        r"(core\.windows\.net|core\.chinacloudapi\.cn|core\.usgovcloudapi\.net|fabric\.microsoft\.com))?"
+    ),
     "container name",
     "a container, or container@account.dfs.core.windows.net",
     "container/key",
+    "After '@' may only stand ACCOUNT.dfs.core.windows.net or a host of Azure's other clouds; any other "
+    "endpoint goes into AZURE_STORAGE_ENDPOINT, credentials into the environment too",
 )
 _HOSTS = _RootRule(
     re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]+)?"),
@@ -125,6 +135,12 @@ def parse(text: str) -> Location:
                 f"{text[: text.index(':')]}:/ has one slash too few; was the URL passed through "
                 "pathlib.Path? Write a local path with such a name as './...'"
             )
+        if "://" in text and not text.startswith(_PLAIN_STARTS):
+            raise InvalidPath(
+                "this text has '://' but is no URL (not repeated here: it may hold a secret): a scheme is "
+                "letters, digits, '+', '-' and '.', and chains ('simplecache::s3://...') are fsspec's own. "
+                "Write a local path with such a name as './...'"
+            )
         return Location(LOCAL, "", _absolute_key(text))
     scheme, rest = found.group(1).lower(), found.group(2)
     root, slash, key = rest.partition("/")
@@ -182,7 +198,7 @@ def _check_root(scheme: str, root: str, rest: str) -> None:
     if "@" in rest or ":" in root:
         raise InvalidPath(
             f"{scheme}:// URL with a user, password or port before the first '/': not repeated here. "
-            "Credentials and endpoints come from the environment, not from the URL"
+            f"{rule.hint}"
         )
     shown = repr(root) if _NAMES.pattern.fullmatch(root) else "this name"
     raise InvalidPath(

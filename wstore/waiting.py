@@ -27,6 +27,7 @@ LONGEST_PAUSE_S = 0.25
 that, and a thousand waiting engines cost a store 4,000 small requests a second."""
 _PATIENCE = 0.25  # pauses grow with the time waited: what is noticed is at most so much late
 _SLICE_S = 0.05  # how often `cancel` is looked at while a look is under way
+_random = random.SystemRandom()  # the state of the `random` module is the user's
 
 
 def wait(
@@ -110,7 +111,7 @@ class _Pace:
     def look(self, call: Callable[[], T]) -> T:
         """The result of `call`, if it comes before the deadline."""
         check_cancel(self._cancel)
-        probe = _Probe(call)
+        probe = Probe(call)
         run_in_thread(probe.run)
         while not probe.done.wait(_SLICE_S):
             check_cancel(self._cancel)
@@ -123,7 +124,7 @@ class _Pace:
     def pause(self, cause: Exception | None, *, quietly: bool = False) -> None:
         """Sleep before the next look. Raises WaitTimeout at the deadline, Cancelled when cancelled."""
         elapsed = time.monotonic() - self._begun
-        pause = min(self._longest, max(FIRST_PAUSE_S, elapsed * _PATIENCE)) * random.uniform(
+        pause = min(self._longest, max(FIRST_PAUSE_S, elapsed * _PATIENCE)) * _random.uniform(
             0.75, 1.25
         )
         left = self._left
@@ -152,8 +153,8 @@ class _Pace:
         return error
 
 
-class _Probe(Generic[T]):
-    """One call on another thread."""
+class Probe(Generic[T]):
+    """One call on another thread, on which `run` is to be called: who waits for it may give it up."""
 
     def __init__(self, call: Callable[[], T]) -> None:
         self._call = call

@@ -19,7 +19,6 @@ import pytest
 from tests.wstore.sftp_server import sftp_server
 from wstore.errors import NotFound
 from wstore.stores.fsspec.fsspec_store import FsspecStore
-from wstore.stores.fsspec.gcs_config import GcsJsonConfig
 from wstore.stores.fsspec.gcs_store import GcsJsonStore
 from wstore.stores.gcs.config import GcsConfig, Secret
 from wstore.stores.gcs.store import GcsStore
@@ -302,7 +301,7 @@ class TestFsspecS3(Conformance):
 class TestGcsJson(Conformance):
     @pytest.fixture
     def place(self, gcs: GcsEndpoint, gcs_bucket: str) -> Iterator[StoreUnderTest]:
-        config = GcsJsonConfig.from_environment()
+        config = GcsConfig.from_environment()
         with ExitStack() as opened:
 
             def open_store() -> GcsJsonStore:

@@ -26,6 +26,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from wstore import StoragePath
 from wstore.errors import (
+    AccessDenied,
     AlreadyExists,
     DirectoryNotEmpty,
     InvalidArgument,
@@ -35,7 +36,8 @@ from wstore.errors import (
     ObjectChanged,
     UnsupportedOperation,
 )
-from wstore.fsspec import WStoreFileSystem
+from wstore.fsspec import WStoreFileSystem, names
+from wstore.stores.wrap import Fault, Faults, fail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -366,6 +368,76 @@ def test_directories(fs: AbstractFileSystem, tmp_path: Path, memory: StoragePath
         fs.rmdir(f"{memory}/a")
 
 
+@pytest.mark.parametrize("kind", ["posix", "memory"])
+def test_a_directory_that_cannot_be_listed_is_not_empty(
+    fs: AbstractFileSystem,
+    memory: StoragePath,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+) -> None:
+    base = memory if kind == "memory" else StoragePath(tmp_path / "base")
+    for name in ("d/lost/x", "d/y", "z"):
+        (base / name).write_bytes(b"data")
+
+    def located(name: str, *, cut: str, client: str | None) -> StoragePath:
+        denied = Fault(
+            fail(lambda: AccessDenied("no")),
+            lambda call: call.op == "list" and call.key.endswith("/lost/"),
+            times=99,
+        )
+        return StoragePath(name, store=Faults(StoragePath(name).store, [denied]))
+
+    monkeypatch.setattr(names, "located", located)
+    target = tmp_path / "target"
+    for look in (
+        lambda: list(fs.walk(f"{base}")),
+        lambda: fs.find(f"{base}", maxdepth=3),
+        lambda: fs.glob(f"{base}/*/*/*"),
+        lambda: fs.cat(f"{base}", recursive=True, maxdepth=3),
+        lambda: fs.get(f"{base}", f"{target}", recursive=True, maxdepth=3),
+        lambda: fs.rm(f"{base}", recursive=True, maxdepth=3),
+    ):
+        with pytest.raises(AccessDenied):
+            look()
+    assert not target.exists()
+    seen: list[OSError] = []
+    top = [name for name, _, _ in fs.walk(f"{base}", on_error="omit")]
+    assert [name for name, _, _ in fs.walk(f"{base}", on_error=seen.append)] == top
+    assert top == [f"{base}", f"{base}/d"]
+    assert [type(error) for error in seen] == [AccessDenied]
+
+
+def test_walk(fs: AbstractFileSystem, place: StoragePath) -> None:
+    for name in ("a/b/x", "a/y", "c/z", "w"):
+        (place / name).write_bytes(b"")
+    found = [(name, sorted(dirs), sorted(files)) for name, dirs, files in fs.walk(f"{place}")]
+    deep = [(f"{place}/a", ["b"], ["y"]), (f"{place}/a/b", [], ["x"]), (f"{place}/c", [], ["z"])]
+    assert found == [(f"{place}", ["a", "c"], ["w"]), *deep]
+    assert [name for name, _, _ in fs.walk(f"{place}", topdown=False)] == [
+        f"{place}/{name}".rstrip("/") for name in ("a/b", "a", "c", "")
+    ]
+    assert [name for name, _, _ in fs.walk(f"{place}", maxdepth=2)] == [
+        f"{place}/{name}".rstrip("/") for name in ("", "a", "c")
+    ]
+    for name, dirs, files in fs.walk(f"{place}", detail=True):
+        assert all(info["name"] == f"{name}/{key}" for key, info in {**dirs, **files}.items())
+    pruned = fs.walk(f"{place}")
+    next(pruned)[1].remove("a")
+    assert [name for name, _, _ in pruned] == [f"{place}/c"]
+    assert list(fs.walk(f"{place}/none")) == []
+    with pytest.raises(ValueError, match="maxdepth"):
+        list(fs.walk(f"{place}", maxdepth=0))
+
+
+def test_names_beside_and_below_a_removed_one(fs: AbstractFileSystem, place: StoragePath) -> None:
+    for name in ("d/a/x", "d/a/y/z", "d/a-b", "d/z", "d/kept"):
+        (place / name).write_bytes(b"")
+    gone = [f"{place}/d/{name}" for name in ("a", "a-b", "a/x", "a/y/z", "z")]
+    fs.rm(gone, recursive=True)
+    assert fs.find(f"{place}") == [f"{place}/d/kept"]
+
+
 # Transactions
 
 
@@ -399,6 +471,31 @@ def test_a_failed_transaction_publishes_nothing(fs: AbstractFileSystem, place: S
     assert place.sweep(older_than=0) == []
     fs.pipe(f"{place}/after", b"now")
     assert fs.exists(f"{place}/after")
+
+
+def test_put_in_a_transaction_creates_or_replaces(
+    fs: AbstractFileSystem, place: StoragePath, tmp_path: Path
+) -> None:
+    local, steps = tmp_path / "local", list[tuple[int, int]]()
+    callback = Callback(hooks={"step": lambda size, value, **_: steps.append((value, size))})
+    local.write_bytes(bytes(range(256)) * 5000)
+    with fs.transaction:
+        fs.put_file(local, f"{place}/x", mode="create", callback=callback)
+        assert not (place / "x").exists()
+    assert (place / "x").read_bytes() == local.read_bytes()
+    assert steps[-1] == (1_280_000, 1_280_000)
+    with fs.transaction:
+        fs.put_file(__file__, f"{place}/x")
+    assert (place / "x").read_bytes() == Path(__file__).read_bytes()
+
+    def late() -> None:
+        with fs.transaction:
+            fs.put_file(local, f"{place}/y", mode="create")
+            (place / "y").write_bytes(b"another's")
+
+    with pytest.raises(AlreadyExists):
+        late()
+    assert (place / "y").read_bytes() == b"another's"
 
 
 # Threads and processes

@@ -86,7 +86,8 @@ def test_an_emulator_with_and_without_a_scheme(value: str, url: str | None) -> N
     environment = {"STORAGE_EMULATOR_HOST": value}
     assert emulator_url(environment) == url
     config = GcsConfig.from_environment(environment)
-    assert (config.endpoint, config.anonymous) == (url or ENDPOINT, url is not None)
+    assert config.endpoint == (url or ENDPOINT)
+    assert config.anonymous == config.emulator == (url is not None)
     given = GcsConfig.from_environment(environment | {"GOOGLE_BEARER_TOKEN": "t"})
     assert not given.anonymous
 
@@ -150,6 +151,10 @@ def test_the_environment_chooses_the_client(clean: pytest.MonkeyPatch) -> None:
     emulated = registry.bare_store(location)
     assert not isinstance(emulated, GcsStore)
     assert emulated.url == "gs://bucket-of-many"
+    clean.setenv("WSTORE_GCS_ENDPOINT", "http://127.0.0.1:2")
+    assert isinstance(registry.bare_store(location), GcsStore), "an endpoint wins over an emulator"
+    clean.delenv("WSTORE_GCS_ENDPOINT")
+    assert registry.bare_store(location) is emulated
     clean.delenv("STORAGE_EMULATOR_HOST")
     assert registry.bare_store(location) is xml
     assert scheme_of("gs").remote

@@ -25,7 +25,7 @@ from wstore.errors import (
     WStoreError,
 )
 from wstore.stores.gcs.config import GcsConfig, Secret
-from wstore.stores.gcs.credentials import Tokens
+from wstore.stores.gcs.credentials import Tokens, _translated
 from wstore.stores.gcs.store import GcsStore
 from wstore.stores.wrap import Retry
 from wstore.testing.fake_gcs import FakeGcs
@@ -224,6 +224,20 @@ def test_no_credentials_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
     with pytest.raises(CredentialsMissing, match="gcloud auth"):
         Tokens(GcsConfig()).get()
+
+
+@pytest.mark.parametrize("kind", ["RefreshError", "TransportError", "DefaultCredentialsError"])
+def test_what_google_auth_says_is_not_repeated(kind: str) -> None:
+    """Neither as text, nor by the chain of exceptions."""
+    kinds = pytest.importorskip("google.auth.exceptions")
+
+    def ask() -> None:
+        raise getattr(kinds, kind)("the answer held very-secret")
+
+    with pytest.raises(WStoreError, match=kind) as caught:
+        _translated(ask)
+    assert "very-secret" not in "".join(traceback.format_exception(caught.value))
+    assert caught.value.__context__ is None
 
 
 def test_without_google_auth_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

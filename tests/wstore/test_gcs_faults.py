@@ -283,6 +283,13 @@ def test_a_completion_that_names_no_generation_is_looked_up(service: FakeGcs) ->
         server.script(Replaced(b"theirs"), key="new", method="HEAD")
         with pytest.raises(OutcomeUnknown):
             upload.complete()
+        upload = store.upload("newest")
+        upload.put(0, 0, memoryview(b"last"))
+        server.script(Silent(), key="newest", method="POST")
+        server.script(Status(503, "ServiceUnavailable"), key="newest", method="HEAD")
+        with pytest.raises(Unavailable):
+            upload.complete()
+        assert upload.complete() == store.stat("newest")
 
 
 def test_a_copy_pins_its_source(server: FaultServer, store: GcsStore) -> None:

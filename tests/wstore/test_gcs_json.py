@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,21 +21,31 @@ from wstore.errors import (
     InvalidArgument,
     InvalidPath,
     NotFound,
+    ObjectChanged,
     StoreError,
     Unavailable,
     WStoreError,
 )
-from wstore.stores.base import MiB
-from wstore.stores.fsspec import gcs_upload, scheme_of
-from wstore.stores.fsspec.gcs_config import GcsJsonConfig, emulator_url
-from wstore.stores.fsspec.gcs_replies import Reply, extent, failure, no_credentials
+from wstore.stores.base import Expect, MiB
+from wstore.stores.fsspec import gcs_calls, gcs_upload, scheme_of
+from wstore.stores.fsspec.gcs_replies import failure
+from wstore.stores.fsspec.gcs_session import Request, Session
 from wstore.stores.fsspec.gcs_store import GcsJsonStore
+from wstore.stores.gcs import GcsConfig
+from wstore.stores.gcs.config import Secret
+from wstore.stores.gcs.dialect import GCS
+from wstore.stores.s3.replies import Reply, extent
+from wstore.stores.wrap import Retry
+from wstore.testing.fake_gcs import FakeGcs
+from wstore.testing.fault_server import FaultServer
 from wstore.testing.gcs_requests import GcsEndpoint, get_gcs_object, put_gcs_object
 from wstore_transports.checkpoint import CheckpointReader, CheckpointWriter, weights_digest
 from wstore_transports.versions import Root
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from wstore.stores.base import ObjectInfo
 
 _HEADERS = {
     "x-goog-generation": "17",
@@ -45,39 +56,9 @@ _HEADERS = {
 
 @pytest.fixture
 def store(gcs_bucket: str) -> Iterator[GcsJsonStore]:
-    made = GcsJsonStore(gcs_bucket, GcsJsonConfig.from_environment())
+    made = GcsJsonStore(gcs_bucket, GcsConfig.from_environment())
     yield made
     made.close()
-
-
-@pytest.mark.parametrize(
-    ("text", "url"),
-    [
-        ("", None),
-        ("default", None),
-        ("localhost:4443", "http://localhost:4443"),
-        ("http://localhost:4443/", "http://localhost:4443"),
-        ("https://[::1]:1", "https://[::1]:1"),
-    ],
-)
-def test_both_forms_of_the_emulators_variable(text: str, url: str | None) -> None:
-    assert emulator_url(text) == url
-
-
-@pytest.mark.parametrize("text", ["ftp://x", "http://", "http://h:port", "u:pw@h:1", "http://h/p"])
-def test_an_emulator_that_is_none(text: str) -> None:
-    with pytest.raises(InvalidArgument) as caught:
-        emulator_url(text)
-    assert "pw" not in str(caught.value)
-
-
-def test_the_configuration_follows_the_environment() -> None:
-    config = GcsJsonConfig.from_environment({"STORAGE_EMULATOR_HOST": "h:1"})
-    assert (config.emulator, config.anonymous) == ("http://h:1", True)
-    real = GcsJsonConfig.from_environment({"WSTORE_IDLE_TIMEOUT": "5"})
-    assert (real.emulator, real.anonymous, real.idle_timeout_s) == (None, False, 5.0)
-    with pytest.raises(InvalidArgument, match="WSTORE_IDLE_TIMEOUT"):
-        GcsJsonConfig.from_environment({"WSTORE_IDLE_TIMEOUT": "soon"})
 
 
 @pytest.mark.parametrize("with_scheme", [True, False])
@@ -150,7 +131,7 @@ def test_keys_that_cannot_be(store: GcsJsonStore) -> None:
 
 
 def test_a_missing_bucket(gcs: GcsEndpoint) -> None:
-    config = GcsJsonConfig.from_environment(gcs.environment())
+    config = GcsConfig.from_environment(gcs.environment())
     store = GcsJsonStore("no-such-bucket", config)
     calls: list[Callable[[], object]] = [
         lambda: store.stat("k"),
@@ -164,7 +145,7 @@ def test_a_missing_bucket(gcs: GcsEndpoint) -> None:
 
 
 def test_nobody_listens() -> None:
-    config = GcsJsonConfig.from_environment({"STORAGE_EMULATOR_HOST": "127.0.0.1:1"})
+    config = GcsConfig.from_environment({"STORAGE_EMULATOR_HOST": "127.0.0.1:1"})
     store = GcsJsonStore("bucket", config)
     with pytest.raises(ConnectionFailed, match="gs://bucket/k") as caught:
         store.read("k", 0, 1)
@@ -202,25 +183,20 @@ def test_what_a_status_means(status: int, kind: type[WStoreError]) -> None:
         (206, {}),
         (200, {}),
         (206, {"content-range": "bytes 0-4/9", "content-encoding": "gzip"}),
+        (206, {"content-range": "bytes 0-4/9", "x-goog-stored-content-encoding": "gzip"}),
         (206, {"content-range": "bytes 0-4/9", "x-goog-generation": ""}),
     ],
 )
 def test_replies_that_are_not_what_was_asked(status: int, headers: dict[str, str]) -> None:
     length = 4 if status == 200 else 5
     with pytest.raises(StoreError):
-        extent(Reply(status, _HEADERS | headers), offset=0, length=length, url="gs://b/k")
+        extent(status, _HEADERS | headers, offset=0, length=length, url="gs://b/k", dialect=GCS)
 
 
 def test_a_right_reply() -> None:
-    reply = Reply(206, _HEADERS | {"content-range": "bytes 4-8/9"})
-    count, info = extent(reply, offset=4, length=99, url="gs://b/k")
-    assert (count, info.size, info.tag) == (5, 9, "17")
-
-
-def test_no_secret_in_an_error() -> None:
-    error = no_credentials(ValueError("token ya29.secret"), "gs://b")
-    assert "secret" not in str(error)
-    assert "GOOGLE_APPLICATION_CREDENTIALS" in str(error)
+    headers = _HEADERS | {"content-range": "bytes 4-8/9"}
+    found = extent(206, headers, offset=4, length=99, url="gs://b/k", dialect=GCS)
+    assert (found.length, found.info.size, found.info.tag) == (5, 9, "17")
 
 
 def test_a_damaged_upload_is_noticed(store: GcsJsonStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,6 +204,134 @@ def test_a_damaged_upload_is_noticed(store: GcsJsonStore, monkeypatch: pytest.Mo
     with pytest.raises(IntegrityError) as caught:
         store.write("k", memoryview(b"hello"))
     assert caught.value.retryable
+
+
+def test_a_damaged_create_is_never_taken_for_a_success(
+    store: GcsJsonStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repeat would meet the damaged object, find its own stamp on it, and be content."""
+    monkeypatch.setattr("wstore.stores.fsspec.gcs_writing._crc32c", lambda data: "AAAAAA==")
+    with pytest.raises(IntegrityError) as caught:
+        Retry(store).write("k", memoryview(b"hello"), expect=Expect.ABSENT)
+    assert not caught.value.retryable
+
+
+@dataclass
+class Interposed:
+    """Requests of one method, answered by `answer` (given how many came before) where it has one."""
+
+    method: str
+    answer: Callable[[int], Reply | None]
+    seen: list[Request] = field(default_factory=list)
+
+    def put_before(self, store: GcsJsonStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        honest: Callable[..., object] = Session._exchange
+
+        def exchange(session: Session, request: Request, url: str, receive: object) -> object:
+            if request.method != self.method:
+                return honest(session, request, url, receive)
+            self.seen.append(request)
+            return self.answer(len(self.seen) - 1) or honest(session, request, url, receive)
+
+        monkeypatch.setattr(Session, "_exchange", exchange)
+
+
+def test_an_abort_that_failed_is_repeated(
+    store: GcsJsonStore, gcs: GcsEndpoint, gcs_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload = store.upload("k")
+    upload.put(0, 0, memoryview(b"piece"))
+    busy = Interposed("DELETE", lambda before: Reply(503, {}) if not before else None)
+    busy.put_before(store, monkeypatch)
+    with pytest.raises(Unavailable):
+        upload.abort()
+    upload.abort()
+    assert store.sweep("", older_than_s=-10) == []
+    upload.abort()
+    assert len(busy.seen) == 2
+
+
+def test_what_was_composed_too_short_is_not_published(
+    store: GcsJsonStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forgetful(session: Session, key: str, sources: list[str], url: str) -> ObjectInfo:
+        return gcs_calls.compose(session, key, sources[:-1], url)
+
+    monkeypatch.setattr(gcs_upload, "compose", forgetful)
+    upload = store.upload("k")
+    upload.put(0, 0, memoryview(b"12"))
+    upload.put(1, 2, memoryview(b"345"))
+    with pytest.raises(IntegrityError, match="nothing was published"):
+        upload.complete()
+    upload.abort()
+    with pytest.raises(NotFound):
+        store.stat("k")
+
+
+def test_a_pinned_read_never_names_an_old_generation(
+    store: GcsJsonStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bucket that keeps old generations would serve one; a condition is about the present object."""
+    old = store.write("k", memoryview(b"old")).tag
+    asked = Interposed("GET", lambda before: None)
+    asked.put_before(store, monkeypatch)
+    assert bytes(store.read("k", 0, 3, tag=old).data) == b"old"
+    store.write("k", memoryview(b"new"))
+    with pytest.raises(ObjectChanged):
+        store.read("k", 0, 3, tag=old)
+    pinned = [dict(r.query) for r in asked.seen if ("alt", "media") in r.query]
+    assert [(q.get("ifGenerationMatch"), q.get("generation")) for q in pinned] == [(old, None)] * 2
+
+
+def test_the_same_page_for_ever_is_an_error(
+    store: GcsJsonStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same = Interposed("GET", lambda before: Reply(200, {}, b'{"nextPageToken": "t"}'))
+    same.put_before(store, monkeypatch)
+    with pytest.raises(StoreError, match="same page"):
+        list(store.list("", recursive=True))
+    assert len(same.seen) == 2
+
+
+def test_a_copy_that_stands_still_ends(
+    store: GcsJsonStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The token of a copy may stay the same; what it has copied may not."""
+    store.write("k", memoryview(b"data"))
+    done = ["1", "2", "2"]
+    still = Interposed(
+        "POST",
+        lambda before: Reply(
+            200, {}, f'{{"rewriteToken": "t", "totalBytesRewritten": "{done[before]}"}}'.encode()
+        ),
+    )
+    still.put_before(store, monkeypatch)
+    with pytest.raises(Unavailable, match="byte 2"):
+        store.copy("k", "l")
+    assert len(still.seen) == 3
+
+
+def test_endpoint_and_identity_are_the_xml_clients() -> None:
+    """The stub speaks XML only; what matters is what it is asked, and with which token."""
+    with FaultServer(service=FakeGcs(token="very-token")) as server:
+        environment = {
+            "WSTORE_GCS_ENDPOINT": server.url,
+            "STORAGE_EMULATOR_HOST": "127.0.0.1:1",
+            "GOOGLE_BEARER_TOKEN": "very-token",
+            "GOOGLE_CLOUD_QUOTA_PROJECT": "payer",
+        }
+        store = GcsJsonStore("bucket", GcsConfig.from_environment(environment))
+        with pytest.raises(WStoreError):
+            store.stat("k")
+        store.close()
+        (entry,) = server.log
+        assert entry.request.headers["authorization"] == "Bearer very-token"
+        assert entry.request.headers["x-goog-user-project"] == "payer"
+
+
+def test_a_bundle_without_certificates_is_named() -> None:
+    with pytest.raises(InvalidArgument, match="WSTORE_GCS_CA_BUNDLE"):
+        GcsJsonStore("bucket", GcsConfig(token=Secret("t"), ca_bundle=__file__))
 
 
 def test_a_forked_child_connects_by_itself(

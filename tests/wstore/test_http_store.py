@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import http.server
+import logging
 import os
 import threading
 import time
+import traceback
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
@@ -209,8 +211,12 @@ def test_nothing_is_listed_or_written(fault_server: FaultServer, ranged: Storage
 
 
 def test_redirects_are_followed_where_that_is_safe(
-    tmp_path: Path, fault_server: FaultServer, ranged: StoragePath
+    tmp_path: Path,
+    fault_server: FaultServer,
+    ranged: StoragePath,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.DEBUG, logger="urllib3")
     (tmp_path / "file").write_bytes(DATA)
     (tmp_path / "directory").mkdir()
     redirects = {
@@ -218,15 +224,23 @@ def test_redirects_are_followed_where_that_is_safe(
         "/round": (307, "/round"),
         "/out": (301, "ftp://127.0.0.1/file"),
         "/login": (302, "http://user:secret-password@127.0.0.1/file"),
+        "/port": (302, "http://127.0.0.1:99999/file?signature=secret"),
+        "/odd": (302, "http://[secret/file"),
         "/missing": (302, f"{ranged.url}-gone?signature=secret-of-the-target"),
     }
     with served(tmp_path, redirects) as url:
         base = StoragePath(url)
         assert bytes(base.store.read("away", 5, 10).data) == DATA[5:15]
-        for name, says in (("round", "redirects"), ("out", "no HTTP"), ("login", "user name")):
+        for name, says in (
+            ("round", "redirects"),
+            ("out", "no HTTP"),
+            ("port", "no HTTP"),
+            ("odd", "no HTTP"),
+            ("login", "user name"),
+        ):
             with pytest.raises(StoreError, match=says) as caught:
                 base.store.read(name, 0, 1)
-            assert "secret" not in str(caught.value)
+            assert "secret" not in "".join(traceback.format_exception(caught.value))
         with pytest.raises(NotFound) as missing:
             base.store.read("missing", 0, 1)
         assert "secret" not in str(missing.value)
@@ -234,6 +248,8 @@ def test_redirects_are_followed_where_that_is_safe(
             base.store.read("directory", 0, 1)
         base.store.close()
     ranged.store.close()
+    assert "/file?..." in caplog.text
+    assert "secret" not in caplog.text
 
 
 def test_tls_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 
@@ -63,6 +64,22 @@ def test_a_type_is_looked_up_by_device() -> None:
     assert file_system_of(os.fsencode("/proc/no/such/directory")) == FileSystem("proc")
     assert not FileSystem("proc").is_network
     assert not LOCAL.is_network
+
+
+@pytest.mark.parametrize("code", [errno.ENOTCONN, errno.ESTALE, errno.EACCES])
+def test_a_mount_that_is_away_is_not_what_lies_below_it(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    real_stat = os.stat
+
+    def stat_away(path: bytes, **options: bool) -> os.stat_result:
+        if path == b"/proc/self":
+            raise OSError(code, os.strerror(code))
+        return real_stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", stat_away)
+    with pytest.raises(OSError, match=os.strerror(code)):
+        file_system_of(b"/proc/self")
 
 
 def test_what_is_known_of_a_device_ages(monkeypatch: pytest.MonkeyPatch) -> None:

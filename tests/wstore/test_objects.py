@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import traceback
@@ -22,20 +23,25 @@ from wstore.errors import (
     InvalidArgument,
     InvalidPath,
     NotFound,
+    OutcomeUnknown,
     StoreError,
     WStoreError,
 )
 from wstore.stores.base import Expect, Multipart
+from wstore.stores.gcs.config import Secret
 from wstore.stores.objects.azure import EMULATOR_KEY, AzureConfig, open_azure
 from wstore.stores.objects.memory import client_of, open_memory
+from wstore.stores.objects.store import ObstoreStore, Service
 from wstore.stores.registry import bare_store
 from wstore.testing import azurite as emulator
+from wstore.testing.faults import LostAnswer, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from wstore.stores.base import Store
     from wstore.testing.azurite import AzureEndpoint
+    from wstore.testing.fault_server import FaultServer
 
 
 @pytest.fixture
@@ -149,8 +155,35 @@ def test_an_upload_whose_blocks_are_gone_publishes_nothing(container: str) -> No
     store.close()
 
 
+def test_blocks_that_are_gone_after_a_lost_answer_may_have_been_published(
+    fault_server: FaultServer, azure_environment: pytest.MonkeyPatch
+) -> None:
+    azure_environment.setenv("AZURE_STORAGE_ENDPOINT", fault_server.endpoint.url)
+    azure_environment.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+    azure_environment.setenv("AZURE_STORAGE_ACCOUNT_KEY", EMULATOR_KEY)
+    store = open_azure("abfss", fault_server.bucket)
+    multipart = store.feature(Multipart)
+    assert multipart is not None
+    upload = multipart.upload("folder/key")
+    named = f"abfss://{fault_server.bucket}/folder/key"
+    fault_server.script(Status(201), key="folder/key")
+    fault_server.script(LostAnswer(), key="folder/key")
+    fault_server.script(Status(400, "InvalidBlockList"), key="folder/key")
+    upload.put(0, 0, memoryview(b"pieces"))
+    with pytest.raises(ConnectionFailed) as lost:
+        upload.complete()
+    assert lost.value.url == named
+    with pytest.raises(OutcomeUnknown) as unknown:
+        upload.complete()
+    assert unknown.value.url == named
+    store.close()
+
+
 def test_blocks_go_with_a_shared_access_signature(
-    azurite: AzureEndpoint, container: str, azure_environment: pytest.MonkeyPatch
+    azurite: AzureEndpoint,
+    container: str,
+    azure_environment: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = open_azure("az", container)
     store.write("plain", memoryview(b"x"))
@@ -165,8 +198,12 @@ def test_blocks_go_with_a_shared_access_signature(
     azure_environment.delenv("AZURE_STORAGE_ACCOUNT_KEY")
     azure_environment.setenv("AZURE_STORAGE_SAS_TOKEN", signed)
     path = StoragePath(f"az://{container}/plain")
-    path.write_file(iter([b"a" * 3000, b"b"]), piece_size=1000)
+    with caplog.at_level(logging.DEBUG, logger="urllib3"):
+        path.write_file(iter([b"a" * 3000, b"b"]), piece_size=1000)
     assert emulator.get_blob(azurite, container, "plain") == b"a" * 3000 + b"b"
+    logged = [record.getMessage() + repr(record.args) for record in caplog.records]
+    assert any("plain?..." in line for line in logged)
+    assert not any("sig=" in line for line in logged)
     store.close()
     path.store.close()
 
@@ -200,6 +237,68 @@ def test_no_error_or_repr_holds_a_secret(
     store.close()
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "AZURE_STORAGE_ACCOUNT_KEY",
+        "AZURE_STORAGE_SAS_TOKEN",
+        "AZURE_STORAGE_TOKEN",
+        "AZURE_CLIENT_SECRET",
+    ],
+)
+def test_no_pickle_carries_a_secret(name: str) -> None:
+    config = AzureConfig.from_environment({name: "c2VjcmV0\n"})
+    assert "c2VjcmV0" not in repr(config)
+    with pytest.raises(TypeError, match="not pickled"):
+        pickle.dumps(config)
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        {"AZURE_STORAGE_TOKEN": "secret"},
+        {"AZURE_STORAGE_SAS_TOKEN": "sig=secret"},
+        {"AZURE_STORAGE_TOKEN": "secret", "AZURE_STORAGE_ACCOUNT_KEY": EMULATOR_KEY},
+        {},
+    ],
+)
+def test_what_can_be_read_on_its_way_goes_to_this_machine_or_by_https(
+    shown: dict[str, str],
+) -> None:
+    read = AzureConfig.from_environment
+    with pytest.raises(InvalidArgument, match="use https") as caught:
+        read({"AZURE_STORAGE_ENDPOINT": "http://storage.example/account", **shown})
+    assert "secret" not in str(caught.value)
+    for endpoint in ("http://127.0.0.1:10000/account", "https://storage.example"):
+        assert read({"AZURE_STORAGE_ENDPOINT": endpoint, **shown}).endpoint == endpoint
+
+
+def test_what_shows_no_secret_may_go_by_http() -> None:
+    for kept in ({"AZURE_SKIP_SIGNATURE": "true"}, {"AZURE_STORAGE_ACCOUNT_KEY": EMULATOR_KEY}):
+        AzureConfig.from_environment({"AZURE_STORAGE_ENDPOINT": "http://azurite/account", **kept})
+
+
+@pytest.mark.parametrize("key", ["secret key", "abcde", "ключ", "c2VjcmV0!"])
+def test_a_malformed_account_key_is_named(key: str) -> None:
+    with pytest.raises(InvalidArgument, match="AZURE_STORAGE_ACCOUNT_KEY") as caught:
+        AzureConfig.from_environment({"AZURE_STORAGE_ACCOUNT_KEY": key})
+    assert key not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_client_that_does_not_open_is_an_error_of_ours() -> None:
+    memory = open_memory("unopened")
+    service = Service(
+        "az://container",
+        memory.capabilities,
+        lambda: AzureStore("container", account_name="a", account_key="%secret%"),
+        lambda store, key: pytest.fail("no upload was asked for"),
+        lambda: None,
+    )
+    with pytest.raises(StoreError, match="az://container/key") as caught:
+        ObstoreStore(service).stat("key")
+    assert "%secret%" not in "".join(traceback.format_exception(caught.value))
+
+
 def test_a_service_that_is_not_there_is_worth_another_try(
     azure_environment: pytest.MonkeyPatch,
 ) -> None:
@@ -217,9 +316,9 @@ def test_the_environment_says_which_account(azure_environment: pytest.MonkeyPatc
     read = AzureConfig.from_environment
     emulated = read({"AZURE_STORAGE_USE_EMULATOR": "true"})
     assert emulated.base == "http://127.0.0.1:10000/devstoreaccount1"
-    assert emulated.key == EMULATOR_KEY
+    assert emulated.key == Secret(EMULATOR_KEY)
     plain = read({"AZURE_STORAGE_ACCOUNT_NAME": "weights", "AZURE_STORAGE_ACCESS_KEY": "a2V5"})
-    assert (plain.base, plain.key) == ("https://weights.blob.core.windows.net", "a2V5")
+    assert (plain.base, plain.key) == ("https://weights.blob.core.windows.net", Secret("a2V5"))
     assert read({"AZURE_CLIENT_ID": "one"}) != read({"AZURE_CLIENT_ID": "two"})
     for bad in ("weights.blob", "ftp://host", "https://key:secret@host"):
         with pytest.raises(InvalidArgument) as caught:
@@ -227,6 +326,35 @@ def test_the_environment_says_which_account(azure_environment: pytest.MonkeyPatc
         assert "secret" not in str(caught.value)
     with pytest.raises(InvalidArgument, match="AZURE_STORAGE_ACCOUNT_NAME"):
         open_azure("az", "container")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "account", "fits"),
+    [
+        ("https://one.blob.core.windows.net", None, True),
+        ("https://one.z01.blob.storage.azure.net", None, True),
+        ("http://127.0.0.1:10000/one", None, True),
+        ("https://weights.example", "one", True),
+        ("https://two.blob.core.windows.net", None, False),
+        ("https://two.blob.core.windows.net", "one", False),
+        ("http://127.0.0.1:10000/two", "one", False),
+        ("https://weights.example", "two", False),
+        ("https://weights.example", None, False),
+    ],
+)
+def test_a_url_and_an_endpoint_of_two_accounts_are_refused(
+    endpoint: str, account: str | None, fits: bool, azure_environment: pytest.MonkeyPatch
+) -> None:
+    azure_environment.setenv("AZURE_STORAGE_ENDPOINT", endpoint)
+    if account is not None:
+        azure_environment.setenv("AZURE_STORAGE_ACCOUNT_NAME", account)
+    root = "container@one.dfs.core.windows.net"
+    if fits:
+        assert open_azure("abfss", root).url == f"abfss://{root}"
+        return
+    with pytest.raises(InvalidArgument, match="account 'one'") as caught:
+        open_azure("abfss", root)
+    assert caught.value.url == f"abfss://{root}"
 
 
 def test_obstore_serves_what_it_says() -> None:

@@ -25,7 +25,10 @@ from wstore.stores.memory import MemoryStore
 from wstore.stores.wrap import Fault, Faults, Trace, TraceRecord, fail
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from wstore.stores.base import Store
+    from wstore.stores.wrap import Call
 
 _count = itertools.count()
 TREE = [
@@ -267,3 +270,15 @@ def test_refusals_are_not_absence() -> None:
         denied(MemoryStore()).is_dir()
     with pytest.raises(AccessDenied):
         list(denied(MemoryStore()).glob("*"))
+
+
+def test_children_of_a_directory_that_appears_between_two_looks() -> None:
+    """Listed as absent, then found to exist: what is in it is not left out."""
+    memory = MemoryStore()
+
+    def empty_at_first(call: Call, run: Callable[[], object]) -> object:
+        memory.write("run/new", memoryview(b""))
+        return []
+
+    store = Faults(memory, [Fault(empty_at_first, lambda call: call.op == "list")])
+    assert [path.name for path in StoragePath("memory://x/run", store=store).iterdir()] == ["new"]

@@ -214,3 +214,47 @@ def test_complete_that_failed_for_good_leaves_nothing(
     with pytest.raises(errors.InvalidArgument):
         upload.complete()
     assert os.listdir(tmp_path) == []
+
+
+# After the content appeared
+
+
+def _failing_syncs(monkeypatch: pytest.MonkeyPatch, code: int, times: int) -> list[bytes]:
+    """The next so many syncs of directories fail; returns those that were asked for."""
+    real, asked = posix_temp.sync_directory, list[bytes]()
+
+    def sync(directory: bytes) -> None:
+        asked.append(directory)
+        if len(asked) <= times:
+            _raise(code)
+        real(directory)
+
+    monkeypatch.setattr(posix_temp, "sync_directory", sync)
+    return asked
+
+
+@pytest.mark.parametrize("expect", [Expect.ANY, Expect.ABSENT])
+@pytest.mark.parametrize("code", [errno.ESTALE, errno.ENOENT])
+def test_a_stale_directory_is_synced_again(
+    store: PosixStore, monkeypatch: pytest.MonkeyPatch, expect: Expect, code: int
+) -> None:
+    asked = _failing_syncs(monkeypatch, code, 1)
+    assert store.write("f", DATA, expect=expect) == store.stat("f")
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("expect", [Expect.ANY, Expect.ABSENT])
+@pytest.mark.parametrize("code", [errno.ESTALE, errno.EIO])
+def test_visible_but_not_surely_durable_is_an_outcome_unknown(
+    store: PosixStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    expect: Expect,
+    code: int,
+) -> None:
+    _failing_syncs(monkeypatch, code, 99)
+    with pytest.raises(errors.OutcomeUnknown, match="readers see it") as raised:
+        store.write("f", DATA, expect=expect)
+    assert raised.value.url == f"{store.url}/f"
+    assert bytes(store.read("f", 0, 99).data) == DATA
+    assert os.listdir(tmp_path) == ["f"]

@@ -65,6 +65,12 @@ def test_a_listing_with_an_absurd_size_is_refused(size: str) -> None:
         documents.parse_listing(listing(contents("k", size)))
 
 
+def test_an_entry_without_a_tag_is_refused() -> None:
+    untagged = contents("k").replace("<ETag>&quot;abc&quot;</ETag>", "")
+    with pytest.raises(IntegrityError, match="no ETag"):
+        documents.parse_listing(listing(untagged))
+
+
 @pytest.mark.parametrize("body", [BOMB, FOREIGN_FILE], ids=["bomb", "file"])
 def test_a_document_type_is_refused(body: bytes) -> None:
     with pytest.raises(IntegrityError, match="document type"):

@@ -35,6 +35,7 @@ from wstore.stores.s3 import S3Config, S3Store
 from wstore.stores.s3.maintenance import copy_object
 from wstore.stores.s3.wire import Wire
 from wstore.testing.certificates import TlsIdentity, make_identity
+from wstore.testing.fake_messages import Reply
 from wstore.testing.fault_server import FOREVER, FaultServer
 from wstore.testing.faults import (
     Cut,
@@ -51,10 +52,13 @@ from wstore.testing.faults import (
     Status,
     WrongRange,
     WrongRegion,
+    send,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from wstore.testing.faults import Exchange
 
 
 SIZE = 1_500_000
@@ -287,6 +291,54 @@ def test_completing_again_after_a_failure_publishes_once(
     info = upload.complete()
     assert (info.size, info.tag) == (SIZE, store.stat("new").tag)
     assert fault_server.get("new") == DATA
+
+
+def test_a_completion_whose_answer_is_no_document_is_settled(
+    fault_server: FaultServer, store: S3Store
+) -> None:
+    """Something between answers for the service, once after it published and once instead of it."""
+    for reached in (True, False):
+        upload = store.upload("new")
+        upload.put(0, 0, memoryview(b"data"))
+        fault_server.script(Portal(reached), key="new", method="POST")
+        if reached:
+            assert upload.complete() == store.stat("new")
+            continue
+        with pytest.raises(IntegrityError) as caught:
+            upload.complete()
+        assert caught.value.url == "s3://bucket/new"
+        assert upload.complete().tag == store.stat("new").tag
+
+
+def test_a_portals_page_is_no_listing(fault_server: FaultServer, store: S3Store) -> None:
+    fault_server.script(Portal(), key="", method="GET")
+    with pytest.raises(IntegrityError, match="is this S3") as caught:
+        list(store.list("prefix/", recursive=True))
+    assert caught.value.url == "s3://bucket/prefix/"
+
+
+def test_the_same_page_for_ever_is_an_error(fault_server: FaultServer, store: S3Store) -> None:
+    page = (
+        b"<ListBucketResult><IsTruncated>true</IsTruncated>"
+        b"<NextContinuationToken>t</NextContinuationToken></ListBucketResult>"
+    )
+    fault_server.script(Portal(page=page), key="", method="GET", times=3)
+    with pytest.raises(StoreError, match="same page"):
+        list(store.list("", recursive=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Portal:
+    """Something between answers 200 with a page of its own; the service is `reached` before or not."""
+
+    reached: bool = False
+    page: bytes = b"<html><body>Please log in<br></body></html>"
+
+    def play(self, exchange: Exchange) -> None:
+        exchange.receive()
+        if self.reached:
+            exchange.handle()
+        send(exchange, Reply(200, {}, self.page))
 
 
 def test_a_completion_that_somebody_else_aborted_is_unknown(

@@ -117,6 +117,50 @@ def test_credentials_in_a_url_are_refused_and_not_repeated(url: str) -> None:
     assert "hunter2" not in repr(caught.value)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "abfss://c@acct.dfs.evil.example/x",
+        "abfss://c@acct.blob.core.windows.net.evil.example/x",
+        "abfss://c@acct.dfs.core.windows.net.evil.example/x",
+        "abfs://c@acct.dfs.core-windows.net/x",
+        "az://c@acct.dfs.corexwindows.net/x",
+    ],
+)
+def test_an_azure_url_names_no_host_but_azures(url: str) -> None:
+    with pytest.raises(InvalidPath, match="AZURE_STORAGE_ENDPOINT"):
+        urls.parse(url)
+
+
+@pytest.mark.parametrize(
+    "domain",
+    ["core.windows.net", "core.chinacloudapi.cn", "core.usgovcloudapi.net", "fabric.microsoft.com"],
+)
+def test_azures_own_clouds_are_named_in_urls(domain: str) -> None:
+    for kind in ("dfs", "blob"):
+        root = f"c@acct.{kind}.{domain}"
+        assert urls.parse(f"abfss://{root}/x") == Location("abfss", root, "x")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "simplecache::s3://bucket/hunter2",
+        "my_scheme://hunter2/y",
+        "3s://bucket/hunter2",
+        " s3://bucket/hunter2",
+        "://hunter2",
+    ],
+)
+def test_what_only_looks_like_a_url_is_no_local_name(text: str) -> None:
+    with pytest.raises(InvalidPath, match=r"'\./\.\.\.'") as caught:
+        urls.parse(text)
+    assert "hunter2" not in str(caught.value)
+    here = urls.parse(".").key
+    assert urls.parse(f"./{text}").key == f"{here}/{text.replace('//', '/')}"
+    assert urls.parse(f"/{text}").scheme == "file"
+
+
 def test_an_unknown_scheme_lists_the_known_ones() -> None:
     with pytest.raises(InvalidPath, match=r"file, gs, http, .*s3.*entry points") as caught:
         StoragePath("nosuch://x/y")

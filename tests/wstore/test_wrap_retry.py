@@ -215,6 +215,18 @@ def test_somebody_elses_object_is_the_error(expect: Expect | str) -> None:
     assert bytes(rig.memory.read("k", 0, 99).data) == b"theirs"
 
 
+def test_own_object_of_another_size_is_no_success() -> None:
+    rig = Rig()
+
+    def damage(call: Call, run: Callable[[], object]) -> object:
+        rig.memory.write("k", memoryview(b"cut"), write_id="mine")
+        raise broken()
+
+    rig.add("write", damage)
+    with pytest.raises(errors.IntegrityError, match=r"200 bytes were sent.* 3 are stored"):
+        rig.store.write("k", memoryview(DATA), expect=Expect.ABSENT, write_id="mine")
+
+
 def test_a_first_refusal_is_believed() -> None:
     rig = Rig()
     rig.memory.write("k", memoryview(b"theirs"))

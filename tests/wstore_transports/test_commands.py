@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +15,6 @@ from wstore.cli import main
 from wstore.path import StoragePath
 from wstore_transports.checkpoint import CheckpointReader, CheckpointWriter
 from wstore_transports.versions import Root
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -140,3 +140,21 @@ def test_gc_refuses_what_is_no_root(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert code != 0
     assert "wstore.json" in err
     assert (tmp_path / "x").exists()
+
+
+def test_commands_take_a_client(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("inspect", "verify", "gc"):
+        code, _, err = run(capsys, name, "--client", "nobody", "memory://commands/root")
+        assert (code, "unknown client 'nobody'" in err) == (2, True)
+        assert run(capsys, name, "--client", "obstore", str(root))[0] == 0  # local: one client
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "gc", "demo --url"])
+def test_urls_are_completed(root: Path, command: str) -> None:
+    words = f"wstore {command} {root.parent}/ro"
+    line = {"_WSTORE_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": words}
+    program = Path(sys.executable).with_name("wstore")
+    done = subprocess.run(
+        [program], env={**os.environ, **line}, capture_output=True, text=True, check=False
+    )
+    assert f"{root}/" in done.stdout, done.stderr

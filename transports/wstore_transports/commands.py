@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wstore.cli_completion import complete_url
 from wstore.cli_output import Bar, counted, human_size, print_json, printable
+from wstore.cli_paths import Client, opened
 from wstore.errors import InvalidArgument
-from wstore.path import StoragePath
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wstore.cli_output import Json
+    from wstore.path import StoragePath
     from wstore_transports.checkpoint.snapshot import Snapshot
     from wstore_transports.versions import Fate, Version
     from wstore_transports.versions.garbage import Going
@@ -22,20 +24,22 @@ if TYPE_CHECKING:
 Url = Annotated[
     str,
     typer.Argument(
-        metavar="URL", help="A root, a version URL@N, or a safetensors file or directory."
+        metavar="URL",
+        help="A root, a version URL@N, or a safetensors file or directory.",
+        autocompletion=complete_url,
     ),
 ]
-RootUrl = Annotated[str, typer.Argument(metavar="URL", help="A root.")]
+RootUrl = Annotated[str, typer.Argument(metavar="URL", help="A root.", autocompletion=complete_url)]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output, sizes in bytes.")]
 
 
-def inspect(url: Url, as_json: AsJson = False) -> None:
+def inspect(url: Url, client: Client = None, as_json: AsJson = False) -> None:
     """Show what a root, a version or a safetensors file or directory holds. Reads no tensor."""
     from wstore_transports.checkpoint.reader import leased_snapshot
     from wstore_transports.errors import NotARoot
     from wstore_transports.versions import Root
 
-    place, number = split_version(url)
+    place, number = split_version(url, client)
     try:
         root = Root.open(place)
     except NotARoot:
@@ -52,6 +56,7 @@ def verify(
     deep: Annotated[
         bool, typer.Option("--deep", help="Also check the digests of the tensors' values.")
     ] = False,
+    client: Client = None,
     as_json: AsJson = False,
 ) -> None:
     """Read everything that a version (default: the newest) names, and check every hash.
@@ -61,7 +66,7 @@ def verify(
     from wstore_transports.checkpoint.reader import leased_snapshot
     from wstore_transports.checkpoint.verify import verify_snapshot
 
-    place, number = split_version(url)
+    place, number = split_version(url, client)
     with leased_snapshot(place, number) as snapshot, Bar("verifying") as bar:
         report = verify_snapshot(snapshot, deep=deep, progress=bar.at)
     for problem in report.problems:
@@ -90,6 +95,7 @@ def gc(
     url: RootUrl,
     yes: Annotated[bool, typer.Option("--yes", help="Delete it.")] = False,
     keep: Annotated[int, typer.Option(min=1, help="How many of the newest versions stay.")] = 2,
+    client: Client = None,
     as_json: AsJson = False,
 ) -> None:
     """Show which versions and objects would go, and why; with --yes delete them, and what writers that
@@ -101,7 +107,7 @@ def gc(
     """
     from wstore_transports.versions import Retention, Root, collect, plan_gc
 
-    root = Root.open(StoragePath(url))
+    root = Root.open(opened(url, client))
     retention = Retention(keep_last=keep)
     if not yes:
         plan = plan_gc(root, retention)
@@ -129,7 +135,7 @@ def gc(
         raise typer.Exit(1)
 
 
-def split_version(url: str) -> tuple[StoragePath, int | None]:
+def split_version(url: str, client: str | None) -> tuple[StoragePath, int | None]:
     """`URL@N` as place and number; the number is None without "@N".
 
     Raises:
@@ -137,10 +143,10 @@ def split_version(url: str) -> tuple[StoragePath, int | None]:
     """
     head, at, tail = url.rpartition("@")
     if not at or "/" in tail or not tail:
-        return StoragePath(url), None
+        return opened(url, client), None
     if not tail.isascii() or not tail.isdigit():
         raise InvalidArgument(f"{tail!r} is not a version number: give URL@N", url=url)
-    return StoragePath(head), int(tail)
+    return opened(head, client), int(tail)
 
 
 def _show_root(url: str, versions: list[Version], as_json: bool) -> None:

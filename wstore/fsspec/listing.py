@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, cast
 from fsspec.implementations.chained import ChainedFileSystem
 
 from wstore import tree
-from wstore.errors import InvalidArgument, IsADirectory, NotFound
+from wstore.errors import InvalidArgument, IsADirectory, NotADirectory, NotFound
 from wstore.fsspec import names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from datetime import datetime
-    from typing import TypeAlias
+    from typing import Literal, TypeAlias
 
     from wstore.fsspec.names import PathText
     from wstore.path import StoragePath
     from wstore.stores.base import ObjectInfo
 
     Info: TypeAlias = dict[str, object]
+    Names: TypeAlias = list[str] | dict[str, Info]
+    OnError: TypeAlias = Literal["omit", "raise"] | Callable[[OSError], object]
 
 
 class ListingFileSystem(ChainedFileSystem):
@@ -120,6 +122,40 @@ class ListingFileSystem(ChainedFileSystem):
             found = [itself] if itself["type"] == "file" else []
         return found if detail else [cast("str", entry["name"]) for entry in found]
 
+    def walk(
+        self,
+        path: PathText,
+        maxdepth: int | None = None,
+        topdown: bool = True,
+        on_error: OnError | None = None,
+        detail: bool = False,
+        **kwargs: object,
+    ) -> Iterator[tuple[str, Names, Names]]:
+        """(directory, directories in it, files in it) of each directory, as `os.walk` gives them.
+
+        Args:
+            on_error: fsspec's, for all levels. By default a directory that is not there has nothing
+                below, and every other error raises: a refusal or a lost connection must not pass for a
+                short tree, as it does with "omit".
+        """
+        levels = super().walk(
+            names.strip(path),
+            1 if maxdepth is None else min(maxdepth, 1),
+            on_error=_raise_unless_gone if on_error is None else on_error,
+            detail=detail,
+        )
+        for name, directories, files in levels:
+            if topdown:
+                yield name, directories, files
+            if maxdepth is None or maxdepth > 1:
+                below = None if maxdepth is None else maxdepth - 1
+                for directory in directories:
+                    yield from self.walk(
+                        names.child(name, directory), below, topdown, on_error, detail
+                    )
+            if not topdown:
+                yield name, directories, files
+
     def find(
         self,
         path: PathText,
@@ -161,6 +197,11 @@ class ListingFileSystem(ChainedFileSystem):
     def checksum(self, path: PathText) -> int:
         """`ukey` as a number."""
         return int(self.ukey(path), 16)
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    if not isinstance(error, (NotFound, NotADirectory)):
+        raise error
 
 
 def _info(name: str, found: ObjectInfo | None) -> Info:

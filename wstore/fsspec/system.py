@@ -28,7 +28,7 @@ from wstore.transfer import run_parallel
 from wstore.upload import WriteOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import TextIO, TypeAlias, TypeVar
 
     from fsspec.callbacks import Callback
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     OnError: TypeAlias = Literal["raise", "return", "omit"]
 
 FILES_AT_ONCE = 16  # of a call that concerns many files; each may have several requests in flight
+_CHUNK = 1 << 20  # bytes read of a local file at a time
 
 
 class WStoreFileSystem(ListingFileSystem):
@@ -175,7 +176,11 @@ class WStoreFileSystem(ListingFileSystem):
         if os.path.isdir(lpath):
             self.makedirs(rpath, exist_ok=True)
         elif self._intrans:
-            super().put_file(lpath, rpath, callback=callback, mode=mode)
+            with (
+                open(lpath, "rb") as source,
+                self.open(rpath, "xb" if mode == "create" else "wb") as target,
+            ):
+                _pour(source, cast("ObjectWriter", target), callback)
         else:
             self._at(rpath).write_file(
                 Path(lpath), if_absent=mode == "create", progress=_progress(callback)
@@ -278,11 +283,12 @@ class WStoreFileSystem(ListingFileSystem):
         if not recursive:
             _parallel(found, self.rm_file)
             return
-        done = ""
-        for name in found:
-            if done and name.startswith(done + "/"):
+        removed: set[str] = set()
+        for name in found:  # sorted, so what lies below a name comes after it, but not next to it
+            if not removed.isdisjoint(_ancestors(name)):
                 continue
-            place, done = self._at(name), name
+            removed.add(name)
+            place = self._at(name)
             with suppress(IsADirectory):
                 place.remove()
             place.remove_tree(missing_ok=True)
@@ -309,6 +315,19 @@ def _each(
     bounds: int | Sequence[int | None] | None, paths: Sequence[PathText]
 ) -> Sequence[int | None]:
     return [bounds] * len(paths) if bounds is None or isinstance(bounds, int) else bounds
+
+
+def _ancestors(name: str) -> Iterator[str]:
+    while (above := names.parent(name)) != name:
+        yield above
+        name = above
+
+
+def _pour(source: BinaryIO, target: ObjectWriter, callback: Callback) -> None:
+    callback.set_size(os.fstat(source.fileno()).st_size)
+    while chunk := source.read(_CHUNK):
+        target.write(chunk)
+        callback.relative_update(len(chunk))
 
 
 def _parallel(items: Sequence[str], work: Callable[[str], None]) -> None:

@@ -105,11 +105,14 @@ def file_system_of(path: bytes) -> FileSystem:
 
     The answer is kept for some seconds per device number, so a poll costs one `stat`. Without a mount
     table (not Linux), every file system counts as local.
+
+    Raises:
+        OSError: it cannot be told now. A mount that is away is not the file system that it hides.
     """
     while True:
         try:
             device = os.stat(path).st_dev
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             parent = os.path.dirname(path)
             if parent == path:
                 return LOCAL

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from wstore.stores.base import Entry
 from wstore.stores.posix_errors import info_of
+from wstore.stores.posix_looking import look_twice
 from wstore.stores.posix_temp import is_temp_name, new_temp_name
 
 if TYPE_CHECKING:
@@ -60,22 +61,28 @@ def list_directory(
 
 def _sorted_entries(directory: bytes) -> list[tuple[bytes, os.DirEntry[bytes], bool]]:
     """(name, entry, is a symbolic link), directories with a trailing "/". None if it is gone."""
-    found = []
     try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                if is_temp_name(entry.name):
-                    continue
-                try:
-                    is_directory = entry.is_dir()
-                except OSError as error:
-                    _require_passing_by(error)
-                    continue
-                name = entry.name + b"/" if is_directory else entry.name
-                found.append((name, entry, entry.is_symlink()))
+        # A network client may remember that a directory is absent which another host has just made.
+        found = look_twice(directory, lambda: _entries(directory))
     except (FileNotFoundError, NotADirectoryError):
         return []
     found.sort(key=lambda item: item[0])
+    return found
+
+
+def _entries(directory: bytes) -> list[tuple[bytes, os.DirEntry[bytes], bool]]:
+    found = []
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if is_temp_name(entry.name):
+                continue
+            try:
+                is_directory = entry.is_dir()
+            except OSError as error:
+                _require_passing_by(error)
+                continue
+            name = entry.name + b"/" if is_directory else entry.name
+            found.append((name, entry, entry.is_symlink()))
     return found
 
 

@@ -1,9 +1,11 @@
 """Looking at files that other hosts change: what a cache of this host answers is not believed.
 
 A network client may remember for a minute that a name is absent, and a handle may be stale after another
-host's rename: such an answer is asked again after the parent directory was read. A FUSE mount keeps a
-file's attributes for a second or more, also over an `open`, so that the size of the old file would be
-applied to the bytes of the new one: there the attributes are asked from the daemon.
+host's rename: such an answer is asked again after the parent directory was read. It may remember the attributes
+of a replaced file as long, so that reads pinned to that tag would fail again and again: a `stat` asks the
+server. A FUSE mount keeps them for a second or more, also over an `open`, so that the size of the old file
+would be applied to the bytes of the new one: there each read asks its daemon too. The other clients ask
+their server at each `open` anyhow.
 """
 
 from __future__ import annotations
@@ -37,10 +39,17 @@ def look_twice(path: bytes, look: Callable[[], T]) -> T:
 def look_again(error: OSError, path: bytes, look: Callable[[], T]) -> T:
     """Look once more where the first answer may come from a cache; else raise it."""
     parent = os.path.dirname(path)
-    if error.errno not in _GONE or not file_system_of(parent).is_network:
+    if error.errno not in _GONE or not _is_remote(parent):
         raise error
     refresh_directory(parent)
     return look()
+
+
+def _is_remote(directory: bytes) -> bool:
+    try:
+        return file_system_of(directory).is_network
+    except OSError:  # a stale handle, or a mount that is away: looking again says which
+        return True
 
 
 def stat_now(path: bytes) -> os.stat_result:
@@ -50,7 +59,7 @@ def stat_now(path: bytes) -> os.stat_result:
 
 def _stat(path: bytes) -> os.stat_result:
     status = os.stat(path)
-    if file_system_of_device(status.st_dev).is_fuse:
+    if file_system_of_device(status.st_dev).is_network:
         ask_attributes(path)
         status = os.stat(path)
     return status

@@ -88,12 +88,14 @@ class PosixStore:
     @property
     def capabilities(self) -> Capabilities:
         """Those of the file system that the root is on; see `capabilities_at` for mounts below it."""
-        return _capabilities_on(file_system_of(self._root))
+        with OsErrors(self._url):
+            return _capabilities_on(file_system_of(self._root))
 
     def capabilities_at(self, key: str) -> Capabilities:
         """Those of the file system that `key` is on, or will be."""
-        _, path = self._locate(key.removesuffix("/"), root=True)
-        return _capabilities_on(file_system_of(path))
+        url, path = self._locate(key.removesuffix("/"), root=True)
+        with OsErrors(url):
+            return _capabilities_on(file_system_of(path))
 
     def stat(self, key: str) -> ObjectInfo:
         """Describe the file. On a network file system what its cache says is asked again."""
@@ -334,7 +336,8 @@ def _capabilities_on(file_system: FileSystem) -> Capabilities:
 
 
 def _require_exclusive(path: bytes, url: str) -> None:
-    file_system = file_system_of(os.path.dirname(path))
+    with OsErrors(url):
+        file_system = file_system_of(os.path.dirname(path))
     if not file_system.creates_exclusively:
         raise errors.UnsupportedOperation(
             f"on a mount of type {file_system.type} writers on two hosts can both create one name, so "

@@ -21,7 +21,8 @@ _log = logging.getLogger(__name__)
 
 STRIPE_BYTES = 16 * MiB
 """Of each stripe, and of each request on Lustre: 16 MiB is the largest RPC of a Lustre client, and a
-request that is aligned to a stripe occupies one server, those in flight beside it others."""
+request that is aligned to a stripe (in reads of whole objects each is) occupies one server, those in flight
+beside it others."""
 
 BYTES_PER_SERVER = 256 * MiB
 """What one server holds of a file: a second or less of its disks. Fewer make a server the bottleneck of

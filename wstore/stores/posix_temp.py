@@ -103,6 +103,7 @@ class TempFile:
                 on Lustre also stripe the file for that size.
             replaces: an existing regular file gives its mode, and where permitted its owner.
         """
+        self._url = url
         self._old = _present(target, url) if replaces else None
         self._target = os.path.realpath(target) if replaces and os.path.islink(target) else target
         self._directory = os.path.dirname(self._target)
@@ -186,15 +187,20 @@ class TempFile:
         return status
 
     def replace(self) -> None:
-        """Publish over whatever is there, durably. After `finish`."""
+        """Publish over whatever is there, durably. After `finish`.
+
+        Raises:
+            OutcomeUnknown: it is published, but perhaps not durable.
+        """
         _patiently(lambda: os.rename(self.path, self._target), self._has_appeared)
-        sync_directory(self._directory)
+        self._sync_published()
 
     def create(self, url: str) -> None:
         """Publish only if nothing has the target's name, durably. After `finish`; atomic among hosts.
 
         Raises:
             AlreadyExists: something has that name.
+            OutcomeUnknown: it is published, but perhaps not durable.
             UnsupportedOperation: the file system has neither hard links nor a rename without replace.
         """
         try:
@@ -209,7 +215,17 @@ class TempFile:
         # The link is made: that the temp's name stays is no failure, sweeping removes it.
         with contextlib.suppress(OSError):
             os.unlink(self.path)
-        sync_directory(self._directory)
+        self._sync_published()
+
+    def _sync_published(self) -> None:
+        try:
+            _patiently(lambda: sync_directory(self._directory), lambda: False)
+        except OSError as error:
+            raise errors.OutcomeUnknown(
+                "the new content is there and readers see it, but its directory could not be made "
+                f"durable ({error.strerror}): a power cut may take it back; write it again to be sure",
+                url=self._url,
+            ) from error
 
     def _create_by_rename(self, url: str) -> None:
         try:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from wstore.errors import IntegrityError, InvalidArgument
+from wstore.path import StoragePath
+from wstore.stores.wrap.base import Call, Wrapper
 from wstore_transports.errors import VersionGone
 from wstore_transports.versions import Retention, Root, collect, plan_gc
 from wstore_transports.versions.documents import Floor, ObjectRef, Standing, Weights
@@ -283,3 +287,53 @@ def test_nothing_is_deleted_without_the_marker_or_a_manifest(
     with pytest.raises(IntegrityError, match="marker"):
         collect(root, Retention(1))
     assert names(store) == before
+
+
+def test_a_release_is_not_held_up_by_a_renewal_that_hangs(
+    store: MemoryStore, root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wstore_transports.versions.heartbeat._CLOSE_S", 0.02)
+    monkeypatch.setattr("wstore_transports.versions.leases._RELEASE_S", 0.02)
+    gate, hanging = threading.Event(), threading.Event()
+
+    class Hanging(Wrapper):
+        armed = False
+
+        def around(self, call: Call, run: Callable[[], object]) -> object:  # type: ignore[override]
+            if self.armed and call.op == "write":
+                hanging.set()
+                assert gate.wait(30)
+            return run()
+
+    way = Hanging(store)
+    lease = Root.open(StoragePath(root.path.url, store=way)).lease("engine", interval_s=0.01)
+    way.armed = True
+    try:
+        assert hanging.wait(30)
+        lease.release()
+        lease.release()
+        assert keys(store, "leases")
+    finally:
+        gate.set()
+    deadline = time.monotonic() + 30
+    while keys(store, "leases"):  # removed after the write that came late
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_probes_left_behind_are_swept_once_they_are_old(
+    root: Root, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, other = f"root/probe-{'0a' * 16}", "root/probe-mine"
+    for key in (left, other):
+        store.write(key, memoryview(b"first"))
+
+    def there() -> set[str]:
+        return {entry.key for entry in store.list("root/", recursive=False)}
+
+    collect(root, Retention(1))
+    assert {left, other} <= there()
+    monkeypatch.setattr("wstore_transports.versions.garbage.PROBE_S", 0.0)
+    collect(root, Retention(1))
+    assert left not in there()
+    assert other in there()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from wstore.errors import (
     AccessDenied,
+    Cancelled,
     ConnectionFailed,
     IntegrityError,
     InvalidArgument,
@@ -23,8 +24,10 @@ from wstore.errors import (
     WStoreError,
 )
 from wstore.path import StoragePath
+from wstore.stores import registry
 from wstore.stores.memory import MemoryStore
 from wstore.stores.wrap.base import Call, Wrapper
+from wstore.stores.wrap.limit import Limit
 from wstore_transports.checkpoint import CheckpointReader, CheckpointWriter, weights_digest
 from wstore_transports.errors import (
     DifferentRoots,
@@ -35,7 +38,7 @@ from wstore_transports.errors import (
     RunEnded,
     VersionGone,
 )
-from wstore_transports.versions import Mirrors, Retention, Root, collect, mirror_site
+from wstore_transports.versions import Mirrors, Retention, Root, collect, mirror_look, mirror_site
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -358,6 +361,114 @@ def test_no_version_yet(trio: Trio) -> None:
         reader.latest()
     with pytest.raises(NoVersion):
         reader.load(7)
+
+
+def test_a_mirror_that_hangs_holds_up_nobody(trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror_look, "LATE_S", 0.1)
+    gate, answered = threading.Event(), []
+
+    def hang(call: Call) -> WStoreError | None:
+        gate.wait(30)
+        answered.append(call)
+        return None
+
+    trio.source.failure = hang
+    try:
+        reader = trio.reader(trio.source, trio.copy)
+        assert weights_digest(reader.load()) == reader.latest().digest
+        assert len(reader.versions()) == 2
+        with pytest.raises(WaitTimeout):
+            reader.wait(max(trio.digests), timeout=0.05)
+        alone = trio.reader(trio.source)
+        cancel = threading.Event()
+        threading.Timer(0.05, cancel.set).start()
+        with pytest.raises(Cancelled):
+            alone.wait(timeout=60, cancel=cancel)
+        assert not answered
+    finally:
+        gate.set()
+
+
+def test_after_a_rest_one_request_tries(trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror_site, "FIRST_REST_S", 0.0)
+    site = mirror_site.Site(trio.source.place)
+    site.failed("", ConnectionFailed("away"))
+    assert [site.admits("data/x"), site.admits("data/x"), site.admits("")] == [True, False, False]
+    site.failed("", ConnectionFailed("still away"))
+    assert [site.admits(""), site.admits("")] == [True, False]
+    site.worked("data/x")
+    assert [site.admits(""), site.admits("")] == [True, True]
+
+
+def test_a_wait_at_a_mirror_that_fails_is_paced(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[object] = []
+
+    def fail(*args: object, **kwargs: object) -> None:
+        waits.append(args)
+        raise ConnectionFailed("away")
+
+    reader = trio.reader(trio.copy)
+    monkeypatch.setattr(Root, "wait", fail)
+    monkeypatch.setattr(Mirrors, "_judge", lambda *args: None)
+    with pytest.raises(WaitTimeout, match="away"):
+        reader.wait(max(trio.digests), timeout=0.2)
+    assert 0 < len(waits) < 12
+    with pytest.raises(InvalidArgument, match="wait after -1"):
+        reader.wait(-1, timeout=5)
+
+
+def test_a_version_seen_is_listed_while_its_mirror_is_away(trio: Trio) -> None:
+    first, second = sorted(trio.digests)
+    trio.empty.take(trio.source, records=first)
+    reader = trio.reader(trio.copy, trio.empty)
+    assert reader.latest().number == second
+    trio.copy.down()
+    assert [v.number for v in reader.versions()] == [first, second]
+
+
+def test_a_mirror_that_is_behind_is_told_of_once(
+    trio: Trio, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    first, second = sorted(trio.digests)
+    trio.empty.take(trio.source, records=first, data="nothing-yet")
+    mirrors = Mirrors([trio.empty.place, trio.copy.place])
+    version = mirrors.version(second)
+    listed = mirrors.manifest(version).objects
+    assert len(listed) > 2
+    for ref in listed:
+        mirrors.copies(version, ref.name).read(lambda path: path.read_bytes())
+    told = [record for record in caplog.records if "memory://empty" in record.getMessage()]
+    assert [record.levelno for record in told] == [logging.INFO]
+    assert len(mirrors._sites[0]._rests) == 1
+
+
+def test_rests_that_ended_long_ago_are_forgotten(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror_site, "FIRST_REST_S", 0.0)
+    monkeypatch.setattr(mirror_site, "_FORGET_S", 0.0)
+    site = mirror_site.Site(trio.source.place)
+    for name in range(5):
+        site.failed(f"data/{name}", IntegrityError("damaged"))
+    assert len(site._rests) == 1
+
+
+def test_a_remote_mirror_is_limited_and_uses_the_present_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stores = [MemoryStore("before"), MemoryStore("after")]
+    for store in stores:
+        store.write("root/x", memoryview(store.url.encode()))
+    present = stores[:1]
+    monkeypatch.setattr(registry, "bare_store", lambda location: present[0])
+    path = mirror_site.Site(StoragePath("s3://bucket/root")).path / "x"
+    assert isinstance(path.store, Limit)
+    assert path.read_text() == "memory://before"
+    present[0] = stores[1]
+    assert path.read_text() == "memory://after"
 
 
 STATES = st.sampled_from(["sound", "away", "denied"])

@@ -18,6 +18,8 @@ from wstore.errors import (
 )
 from wstore.path import StoragePath
 from wstore.stores.wrap import Fault, Faults, fail
+from wstore.stores.wrap.base import Call, Wrapper
+from wstore_transports.checkpoint import CheckpointReader
 from wstore_transports.errors import AttemptAborted, Fenced, PublisherLost, RootError, RunEnded
 from wstore_transports.versions import Block, ObjectRef, Root, Spec, Tensor
 from wstore_transports.versions.documents import Abort, Weights
@@ -283,3 +285,58 @@ def test_the_session_counter_moves(root: Root, store: MemoryStore) -> None:
         moved = StoragePath("memory://test/root/sessions/000000000001.json", store=store)
         while moved.read_bytes() == first:
             pass
+
+
+class Hung(Wrapper):
+    """A way to a store that answers nothing from the log once it is told to hang."""
+
+    def __init__(self, inner: MemoryStore) -> None:
+        super().__init__(inner)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.released = False
+
+    def around(self, call: Call, run: Callable[[], object]) -> object:  # type: ignore[override]
+        if not self.gate.is_set():
+            self.gate.wait(30)
+            self.released = True
+        return run()
+
+
+def test_a_store_that_hangs_holds_no_wait_beyond_its_end(root: Root, store: MemoryStore) -> None:
+    hung = Hung(store)
+    path = StoragePath(root.path.url, store=hung)
+    reader, follower = Root.open(path), CheckpointReader(path)
+    assert follower.root
+    hung.gate.clear()
+    try:
+        with pytest.raises(WaitTimeout, match="no answer yet"):
+            reader.wait(timeout=0.05)
+
+        def cancelled(wait: Callable[[threading.Event], object]) -> None:
+            cancel = threading.Event()
+            threading.Timer(0.05, cancel.set).start()
+            with pytest.raises(Cancelled):
+                wait(cancel)
+
+        cancelled(lambda c: reader.wait(timeout=60, cancel=c))
+        cancelled(lambda c: follower.wait(timeout=60, cancel=c))
+        cancelled(
+            lambda c: reader.join_session("run", rank=1, ranks=2, launch="l", timeout=60, cancel=c)
+        )
+        assert not hung.released
+    finally:
+        hung.gate.set()
+
+
+def test_a_copy_without_sessions_does_not_call_its_publisher_lost(
+    root: Root, store: MemoryStore, publish: Publish
+) -> None:
+    with root.begin_session("run", interval_s=3600) as session:
+        version = publish(session, 1)
+        for entry in list(store.list("root/sessions/", recursive=True)):
+            store.delete(entry.key)
+        with pytest.raises(WaitTimeout):
+            again(root).wait(version.number, timeout=0.3, dead_after_s=0.02)
+        with pytest.raises(InvalidArgument, match="wait after -1"):
+            again(root).wait(-1, timeout=5)

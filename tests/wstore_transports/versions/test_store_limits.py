@@ -18,6 +18,7 @@ from wstore.stores.s3 import S3Config, S3Store
 from wstore.testing.fake_gcs import FakeGcs
 from wstore.testing.fault_server import FOREVER, FaultServer
 from wstore.testing.faults import IgnoredConditions
+from wstore_transports.checkpoint.reader import leased_snapshot
 from wstore_transports.versions import Root, layout
 from wstore_transports.versions.heartbeat import OverwritePace
 
@@ -128,3 +129,31 @@ def test_without_a_limit_nobody_waits(store: MemoryStore, monkeypatch: pytest.Mo
     for _ in range(3):
         with pace:
             pass
+
+
+def test_a_load_does_not_wait_for_its_lease_to_narrow(
+    publish: Callable[[PublishSession, int], Version],
+) -> None:
+    store = Slow()
+    path = StoragePath("memory://slow/root", store=store)
+    root = Root.create(path, lease_s=30)
+    with root.begin_session("run") as session:
+        first = publish(session, 1)
+
+    def writes() -> list[int]:
+        return [len(times) for key, times in store.written.items() if "leases/" in key]
+
+    with leased_snapshot(path, None):
+        assert writes() == [1]
+    with root.lease("reader") as lease:
+        lease.narrow(first.number)
+        assert lease.versions is None
+        deadline = time.monotonic() + 30
+        while lease.versions is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert lease.versions == {first.number}
+        lease.narrow(7)
+        lease.hold(first.number)  # what comes later must not undo this
+        assert lease.versions == {first.number, 7}
+    assert [key for key in store.too_soon if "/probe-" not in key] == []

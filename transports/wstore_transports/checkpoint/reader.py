@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Literal
 
@@ -28,6 +27,7 @@ from wstore_transports.checkpoint.targets import Target, allocate, borrow, check
 from wstore_transports.errors import MirrorsFailed, NotARoot
 from wstore_transports.versions import Root, Version
 from wstore_transports.versions.mirrors import Mirrors
+from wstore_transports.versions.poll import Poll
 
 if TYPE_CHECKING:
     import os
@@ -129,11 +129,11 @@ class CheckpointReader:
         number = after if isinstance(after, int) else after.number
         if self._mirrors is not None:
             return self._mirrors.wait(number, timeout=timeout, cancel=cancel)
-        deadline = time.monotonic() + timeout
+        poll = Poll(timeout, cancel, url=self._path.url)
         if self._root is None:
             (self._path / "wstore.json").wait(timeout, cancel=cancel)
-        left = max(0.0, deadline - time.monotonic())
-        return self.root.wait(number, timeout=left, cancel=cancel)
+        root = poll.look(lambda: self.root)
+        return root.wait(number, timeout=poll.remaining_s, cancel=cancel)
 
     def tensors(self, version: int | Version | None = None) -> dict[str, Spec]:
         """What the version holds, by name; tied names too. Reads no tensor."""
@@ -299,7 +299,7 @@ def _leased(root: Root | Mirrors, reader: str | None, number: int | None) -> Ite
     with lease:
         found = root.latest() if number is None else root.version(number)
         try:
-            lease.only(found.number)
+            lease.narrow(found.number)
         except _NO_LEASE as error:
             _log.warning("the lease stays one of everything: %s", error)
         yield found

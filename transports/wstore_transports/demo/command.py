@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from wstore.cli_completion import complete_url
 from wstore.cli_output import counted, print_json
 from wstore.errors import InvalidArgument
 
@@ -21,10 +22,18 @@ class Server(StrEnum):
 
 def demo(
     url: Annotated[
-        str, typer.Option(help="Publish under this URL. Default: a temporary local directory.")
+        str,
+        typer.Option(
+            help="Publish under this URL. Default: a temporary local directory.",
+            autocompletion=complete_url,
+        ),
     ] = "",
     engine_url: Annotated[
-        str, typer.Option(help="Where the engines find the same root: another mount of it.")
+        str,
+        typer.Option(
+            help="Where the engines find the same root: another mount of it.",
+            autocompletion=complete_url,
+        ),
     ] = "",
     server: Annotated[
         Server | None,

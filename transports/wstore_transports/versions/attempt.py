@@ -186,7 +186,7 @@ class Attempt:
         """
         poll = Poll(timeout, cancel, url=self.directory.url)
         if self.rank != 0:
-            while self.outcome() is None:
+            while poll.look(self.outcome) is None:
                 poll.pause("rank 0 has neither committed nor aborted")
             return self._result()
         if self.outcome() is None:

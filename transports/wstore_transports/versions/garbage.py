@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from wstore.errors import DirectoryNotEmpty, IntegrityError, NotFound, WStoreError
 from wstore.stores.base import Directories
+from wstore.stores.probing import left_probes
 from wstore_transports.versions import layout
 from wstore_transports.versions.documents import Open
 from wstore_transports.versions.manifest import read_manifest
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from wstore_transports.versions.place import Place
 
 _log = logging.getLogger(__name__)
+
+PROBE_S = 24 * 3600.0
+"""How old a probe of the store is that was left behind; one that is under way takes seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,8 @@ def delete(place: Place, garbage: Iterable[Going]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Removes the small documents that have served: dead leases, old sessions' counters, announcements.
+    """Removes the small documents that have served: dead leases, old sessions' counters, announcements,
+    probes of the store that were killed.
 
     Failures are logged: none of these documents is ever relied on.
     """
@@ -100,7 +105,7 @@ class Sweep:
     def run(self, dead_leases: Iterable[StoragePath]) -> None:
         """Remove them."""
         try:
-            for path in (*dead_leases, *self._sessions()):
+            for path in (*dead_leases, *self._sessions(), *self._probes()):
                 path.remove(missing_ok=True)
         except WStoreError as error:
             _log.warning("not swept, next time: %s", error)
@@ -119,6 +124,12 @@ class Sweep:
             epoch, index = parsed
             if epoch < self.standing.epoch or (index is not None and index <= passed):
                 yield path
+
+    def _probes(self) -> Iterator[StoragePath]:
+        root = self.place.path
+        prefix = f"{root.key}/" if root.key else ""
+        for key in left_probes(root.store, prefix, older_than_s=PROBE_S):
+            yield root / key[len(prefix) :]
 
     def _passed_index(self) -> int:
         """Up to which attempt of the present session every rank has come: all ranks took part in a

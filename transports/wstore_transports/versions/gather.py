@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from wstore.errors import IntegrityError, NotFound
@@ -36,8 +37,8 @@ def gather(
     """
     dones: dict[int, Done] = {}
     while True:
-        check()
-        _read_markers(directory, opened, dones)
+        poll.look(check)
+        poll.look(partial(_read_markers, directory, opened, dones))
         missing = [rank for rank in range(opened.ranks) if rank not in dones]
         if not missing:
             return [dones[rank] for rank in range(opened.ranks)]

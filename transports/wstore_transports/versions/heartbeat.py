@@ -30,7 +30,9 @@ class Heartbeat:
     def __init__(self, beat: Callable[[], None], *, interval_s: float, name: str) -> None:
         self._beat = beat
         self._interval_s = interval_s
-        self._stop = threading.Event()
+        self._woken = threading.Event()
+        self._closed = False
+        self._soon_s = 0.0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -40,12 +42,27 @@ class Heartbeat:
         A store that hangs must not hold up its user for the whole patience of a write: a beat that comes
         late only leaves a counter that stands still, as after a crash.
         """
-        self._stop.set()
+        self._closed = True
+        self._woken.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(_CLOSE_S)
 
+    def soon(self, delay_s: float) -> None:
+        """Let the next beat be `delay_s` seconds from now."""
+        self._soon_s = delay_s
+        self._woken.set()
+
     def _run(self) -> None:
-        while not self._stop.wait(self._interval_s):
+        pause_s = self._interval_s
+        while True:
+            woken = self._woken.wait(pause_s)
+            self._woken.clear()
+            if self._closed:
+                return
+            if woken:
+                pause_s = self._soon_s
+                continue
+            pause_s = self._interval_s
             try:
                 self._beat()
             except WStoreError as error:
@@ -64,8 +81,13 @@ class OverwritePace:
         self.interval_s = path.store.capabilities.overwrite_interval_s
         self._next = float("-inf")
 
+    @property
+    def remaining_s(self) -> float:
+        """Seconds until the object may be written; 0.0 when it may be now."""
+        return max(0.0, self._next - time.monotonic())
+
     def __enter__(self) -> None:
-        pause = self._next - time.monotonic()
+        pause = self.remaining_s
         if pause > 0:
             time.sleep(pause)
 

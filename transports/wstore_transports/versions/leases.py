@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Self
 
 from wstore.errors import NotFound, WStoreError
 from wstore.stores.forking import renew_after_fork
+from wstore.transfer import run_call_in_thread
+from wstore.waiting import Probe
 from wstore_transports.errors import NoVersion, RootError, VersionGone
 from wstore_transports.versions import layout
 from wstore_transports.versions.documents import LeaseDocument
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from wstore_transports.versions.place import Place
 
 _log = logging.getLogger(__name__)
+
+_RELEASE_S = 5.0  # how long a release waits for a store that hangs
 
 
 class Lease:
@@ -55,6 +59,7 @@ class Lease:
         self._lock = threading.Lock()
         self._counter = 0
         self._versions: frozenset[int] | None = None
+        self._later: frozenset[int] | None = None  # what `narrow` asked for and is not written yet
         self._released = False
         renew_after_fork(self)
         self._write(None)
@@ -80,13 +85,23 @@ class Lease:
         """Lease these versions and no others. In the store when this returns."""
         self._write(frozenset(versions))
 
+    def narrow(self, *versions: int) -> None:
+        """As `only`, but never waits for a store that lets an object be overwritten only so often:
+        there the heartbeat narrows the lease when it may. Until then more is leased, which is safe."""
+        delay_s = self._pace.remaining_s
+        if delay_s == 0.0:
+            self.only(*versions)
+            return
+        self._later = frozenset(versions)
+        self._heartbeat.soon(delay_s)
+
     def hold(self, version: int) -> None:
         """Lease `version` besides what is leased, then make sure that it is alive still.
 
         Raises:
             VersionGone: retention was faster; the lease is as before. NoVersion.
         """
-        before = self._versions
+        before = self._versions if self._later is None else self._later
         if before is not None:
             self._write(before | {version})
         # Only now: a floor that is not in the log yet will find this lease before it deletes.
@@ -98,12 +113,23 @@ class Lease:
             raise
 
     def release(self) -> None:
-        """Give the lease up. Idempotent. A failure is logged: the lease then runs out by itself."""
+        """Give the lease up. Idempotent. A failure is logged: the lease then runs out by itself.
+
+        Takes a few seconds at most: where the store hangs, the removal goes on in the background.
+        """
+        if self._released:
+            return
+        self._released = True
         self._heartbeat.close()
-        with self._lock:
-            if self._released:
-                return
-            self._released = True
+        removal = Probe(self._remove)
+        run_call_in_thread(removal.run)
+        if removal.done.wait(_RELEASE_S):
+            removal.result()
+        else:
+            _log.warning("%s: the store hangs, the lease may have to run out", self._path.url)
+
+    def _remove(self) -> None:
+        with self._lock:  # after a renewal that is under way
             try:
                 self._path.remove(missing_ok=True)
             except WStoreError as error:
@@ -122,13 +148,20 @@ class Lease:
 
     def _renew(self) -> None:
         with self._lock:
-            if not self._released:
-                self._store(self._versions)
+            if self._released:
+                return
+            later = self._later
+            versions = self._versions if later is None else later
+            self._store(versions)
+            self._versions = versions
+            if self._later is later:
+                self._later = None
 
     def _write(self, versions: frozenset[int] | None) -> None:
         with self._lock:
             if self._released:
                 raise RootError("this lease is released; take a new one", url=self._path.url)
+            self._later = None
             self._store(versions)
             self._versions = versions
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from wstore.errors import NotFound, WStoreError
 from wstore_transports.errors import MirrorsFailed, NotARoot, VersionGone
+from wstore_transports.versions.mirror_site import NotYet
 from wstore_transports.versions.version import Version
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class AllFailed(Exception):
         errors = [error for _, error in self.failures]
         kinds = {type(error) for error in errors}
         kind = kinds.pop() if len(kinds) == 1 else MirrorsFailed
+        if kind is NotYet:
+            kind = NotFound
         if any(isinstance(error, VersionGone) for error in errors):
             kind = VersionGone
         causes = "; ".join(_named(site, error) for site, error in self.failures)
@@ -60,7 +63,7 @@ def meaning_of(site: Site, version: Version, error: WStoreError) -> WStoreError:
         root = site.root()
         newest = root.log.refresh().standing.latest
         if newest < version.number:
-            return NotFound(
+            return NotYet(
                 f"is not there yet: this mirror has versions up to {newest}, not {version.number}",
                 url=error.url,
             )

@@ -6,17 +6,16 @@ comes from. Two mirrors can differ in one way only: one holds less than the othe
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from wstore.errors import (
-    Cancelled,
-    ForkedProcess,
     InvalidArgument,
-    InvalidPath,
     WaitTimeout,
     WStoreError,
 )
@@ -28,10 +27,11 @@ from wstore_transports.errors import (
     RunEnded,
 )
 from wstore_transports.versions.heartbeat import StandstillWatch
-from wstore_transports.versions.mirror_failures import AllFailed, is_empty, meaning_of
+from wstore_transports.versions.mirror_failures import AllFailed, meaning_of
+from wstore_transports.versions.mirror_look import NOT_THE_MIRROR, View, look_at
 from wstore_transports.versions.mirror_site import Site, in_order
-from wstore_transports.versions.parallel import in_parallel
 from wstore_transports.versions.poll import Poll
+from wstore_transports.versions.root import check_after
 from wstore_transports.versions.version import Version
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from wstore.path import StoragePath
     from wstore_transports.versions.documents import Manifest
     from wstore_transports.versions.leases import Lease
-    from wstore_transports.versions.log import Tip
     from wstore_transports.versions.mirror_failures import Failures
+    from wstore_transports.versions.mirror_look import Look
     from wstore_transports.versions.root import Root
 
 T = TypeVar("T")
@@ -52,34 +52,7 @@ PATIENCE_S = 120.0
 LOOK_S = 5.0
 """How often a wait looks at the mirrors other than the preferred one."""
 
-_NOT_THE_MIRROR = (Cancelled, DifferentRoots, ForkedProcess, InvalidArgument, InvalidPath)
 _LONGEST_PAUSE_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class _View:
-    """What one mirror shows: its newest record, and its newest version if it has any."""
-
-    site: Site
-    tip: Tip
-    version: Version | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """What the mirrors that answer show, by preference; at least one does.
-
-    Attributes:
-        complete: no other mirror can hold more: the rest is known to be empty still.
-    """
-
-    views: tuple[_View, ...]
-    complete: bool
-
-    @property
-    def furthest(self) -> _View:
-        """The mirror whose log is the longest."""
-        return max(self.views, key=lambda view: view.tip.number)
 
 
 class Mirrors:
@@ -103,6 +76,7 @@ class Mirrors:
         self._patience_s = patience_s
         self._first: Root | None = None
         self._newest: Version | None = None
+        self._looked = -math.inf  # when all mirrors were asked last
         self.after_fork()
         renew_after_fork(self)
 
@@ -114,6 +88,7 @@ class Mirrors:
 
     def root(self) -> Root:
         """The root at the most preferred mirror that answers."""
+        self._find_out()
         return self._insist(lambda: self._one_by_one("", self._open))
 
     def latest(self) -> Version:
@@ -130,17 +105,23 @@ class Mirrors:
 
     def version(self, number: int) -> Version:
         """Version `number`, from the first mirror that has it. Raises NoVersion, VersionGone."""
+        self._find_out()
         return self._insist(
             lambda: self._one_by_one("", lambda site: self._open(site).version(number))
         )
 
     def versions(self) -> list[Version]:
-        """All versions that are alive by the log that reaches furthest, ascending."""
-        views = sorted(self._insist(self._look).views, key=lambda view: -view.tip.number)
-        sites = [view.site for view in views]
-        return self._insist(
+        """All versions that are alive by the log that reaches furthest, ascending; and the newest that
+        this object has shown, even while its mirror is away."""
+        look = self._insist(self._look)
+        newest = self._note(look)
+        sites = [view.site for view in sorted(look.views, key=lambda view: -view.tip.number)]
+        found = self._insist(
             lambda: self._one_by_one("", lambda site: self._open(site).versions(), among=sites)
         )
+        if newest is not None and newest.number > max((v.number for v in found), default=0):
+            found.append(newest)
+        return found
 
     def wait(self, after: int, *, timeout: float, cancel: threading.Event | None = None) -> Version:
         """The newest version once there is one newer than `after`; also waits for the root itself.
@@ -151,12 +132,14 @@ class Mirrors:
             RunEnded, PublisherLost: as of a root, by what all mirrors together show. While one is away,
                 neither is raised: it may know better.
             WaitTimeout, Cancelled, DifferentRoots; the mirrors' errors where none of them may pass.
+            InvalidArgument: `after` is negative.
         """
+        check_after(after, self.path.url)
         poll = Poll(timeout, cancel, url=self.path.url)
         watch = StandstillWatch()
         while True:
             try:
-                look = self._look()
+                look = poll.look(self._look)
             except AllFailed as failed:
                 error = failed.as_error()
                 if not (failed.may_pass or failed.no_root_yet):
@@ -167,7 +150,7 @@ class Mirrors:
             if newest is not None and newest.number > after:
                 return newest
             if look.complete:
-                self._judge(look, watch)
+                poll.look(partial(self._judge, look, watch))
             preferred = look.views[0].site
             try:
                 slice_s = min(LOOK_S, poll.remaining_s)
@@ -180,25 +163,30 @@ class Mirrors:
             except RunEnded:  # as far as that log reaches
                 poll.pause(f"no version after {after} on any mirror")
             except WStoreError as error:
-                if isinstance(error, _NOT_THE_MIRROR):
+                if isinstance(error, NOT_THE_MIRROR):
                     raise
                 preferred.failed("", error)
+                poll.pause(str(error))
 
     def lease(self, reader: str | None = None) -> Lease:
         """Lease everything on the first mirror that can be written.
 
         Collections heed the leases of their own place only: on other mirrors nothing is protected.
         """
+        self._find_out()
         failures: Failures = []
         for site in in_order(self._sites, ""):
             try:
-                return self._open(site).lease(reader)
-            except _NOT_THE_MIRROR:
+                lease = self._open(site).lease(reader)
+            except NOT_THE_MIRROR:
                 raise
             except WStoreError as error:
                 failures.append((site, error))
                 if error.retryable:
                     site.failed("", error)
+            else:
+                site.worked("")
+                return lease
         raise AllFailed(failures).as_error() from failures[0][1]
 
     # The bytes
@@ -262,7 +250,7 @@ class Mirrors:
         for site in in_order(self._sites if among is None else among, name):
             try:
                 result = use(site)
-            except _NOT_THE_MIRROR:
+            except NOT_THE_MIRROR:
                 raise
             except WStoreError as error:
                 meant = error if version is None else meaning_of(site, version, error)
@@ -273,35 +261,32 @@ class Mirrors:
                 return result
         raise AllFailed(failures)
 
-    def _look(self) -> _Look:
-        """Ask all mirrors at once; those that failed lately only where no other answers."""
-        failures: Failures = []
-        resting = [site for site in self._sites if site.rests("")]
-        for sites in ([site for site in self._sites if site not in resting], resting):
-            views = []
-            for site, found in zip(sites, in_parallel(self._view, sites), strict=True):
-                if isinstance(found, _View):
-                    views.append(found)
-                else:
-                    failures.append((site, found))
-            if views:
-                asked_all = sites is resting or not resting
-                return _Look(tuple(views), asked_all and all(is_empty(e) for _, e in failures))
-        raise AllFailed(failures)
+    def _find_out(self) -> None:
+        """Look, unless a moment ago: a mirror that hangs then rests, and holds up no request that would
+        have to wait for its answer for as long as its store does."""
+        if len(self._sites) > 1 and time.monotonic() - self._looked >= LOOK_S:
+            with contextlib.suppress(AllFailed):  # what follows meets, and names, the same failures
+                self._look()
 
-    def _view(self, site: Site) -> _View | WStoreError:
+    def _look(self) -> Look:
+        try:
+            return look_at(self._sites, self._view)
+        finally:
+            self._looked = time.monotonic()
+
+    def _view(self, site: Site) -> View:
         try:
             root = self._open(site)
             tip = root.log.refresh()
             latest = tip.standing.latest
             version = Version(root.place, root.log.weights(latest)) if latest else None
-        except _NOT_THE_MIRROR:
+        except NOT_THE_MIRROR:
             raise
         except WStoreError as error:
             site.failed("", error)
-            return error
+            raise
         site.worked("")
-        return _View(site, tip, version)
+        return View(site, tip, version)
 
     def _open(self, site: Site) -> Root:
         root = site.root()
@@ -315,7 +300,7 @@ class Mirrors:
             )
         return root
 
-    def _note(self, look: _Look) -> Version | None:
+    def _note(self, look: Look) -> Version | None:
         """The newest version among these and what was seen before."""
         with self._lock:
             for version in (view.version for view in look.views):
@@ -323,7 +308,7 @@ class Mirrors:
                     self._newest = version
             return self._newest
 
-    def _judge(self, look: _Look, watch: StandstillWatch) -> None:
+    def _judge(self, look: Look, watch: StandstillWatch) -> None:
         """Whether the publisher still lives. A mirror's copy of its counter may stand still for ever."""
         standing = look.furthest.tip.standing
         if standing.ended:
@@ -333,7 +318,7 @@ class Mirrors:
         if not standing.epoch:
             return
         counters = tuple(view.site.root().counter(standing.epoch) for view in look.views)
-        if not any(counters):
+        if all(counter is None for counter in counters):
             return  # these are all copies of a root elsewhere, made without its sessions
         still_s = watch.observe(str(standing.epoch), counters, time.monotonic())
         if still_s >= look.furthest.site.root().lease_s:

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import random
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from wstore.errors import Cancelled, WaitTimeout
+from wstore.transfer import check_cancel, run_call_in_thread
+from wstore.waiting import Probe
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Callable
+
+T = TypeVar("T")
 
 FIRST_S = 0.02
 MOST_S = 1.0
+_GRACE_S = 1.0  # a first look gets so long, also with a timeout of 0
+_SLICE_S = 0.05  # how often `cancel` is looked at while a look is under way
+_random = random.SystemRandom()  # the state of the `random` module is the user's
 
 
 class Poll:
@@ -20,7 +28,7 @@ class Poll:
 
     Args:
         timeout: seconds from now.
-        cancel: looked at before and during each pause.
+        cancel: looked at during each look, before and during each pause.
         url: what is waited for, for the errors.
     """
 
@@ -39,6 +47,23 @@ class Poll:
         """Seconds until the deadline; 0.0 after it."""
         return max(0.0, self._deadline - time.monotonic())
 
+    def look(self, call: Callable[[], T]) -> T:
+        """The result of `call`, if it comes before the deadline; else it is left to end by itself.
+
+        Raises:
+            WaitTimeout: the deadline has passed. Cancelled: the event is set. What `call` raises.
+        """
+        probe = Probe(call)
+        run_call_in_thread(probe.run)
+        while not probe.done.wait(_SLICE_S):
+            check_cancel(self._cancel)
+            waited = time.monotonic() - self._began
+            if self.remaining_s == 0.0 and waited > _GRACE_S:
+                raise WaitTimeout(
+                    f"the last look had no answer yet (waited {waited:.1f} s)", url=self._url
+                )
+        return probe.result()
+
     def pause(self, what: str) -> None:
         """Wait before the next look.
 
@@ -52,7 +77,7 @@ class Poll:
         if remaining == 0.0:
             waited = time.monotonic() - self._began
             raise WaitTimeout(f"{what} (waited {waited:.1f} s)", url=self._url)
-        length = min(remaining, self._next_s * random.uniform(0.75, 1.0))
+        length = min(remaining, self._next_s * _random.uniform(0.75, 1.0))
         self._next_s = min(self._most_s, self._next_s * 1.5)
         if self._cancel is None:
             time.sleep(length)

@@ -5,9 +5,18 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
-from wstore.errors import IntegrityError, IsADirectory, NotFound, WStoreError
+from wstore.errors import (
+    Cancelled,
+    IntegrityError,
+    InvalidArgument,
+    IsADirectory,
+    NotFound,
+    WaitTimeout,
+    WStoreError,
+)
 from wstore.stores.base import capabilities_at
 from wstore_transports.errors import NotARoot, NoVersion, PublisherLost, RunEnded
 from wstore_transports.versions import layout
@@ -135,22 +144,27 @@ class Root:
 
         Raises:
             RunEnded: the publisher said that no more will come.
-            PublisherLost: the publisher's counter stood still, by this process's own clock.
-            WaitTimeout, Cancelled, IntegrityError, NewerFormat.
+            PublisherLost: the publisher's counter stood still, by this process's own clock. A root whose
+                counter was never seen, such as a copy without sessions, tells nothing of its publisher.
+            WaitTimeout, Cancelled, InvalidArgument, IntegrityError, NewerFormat.
         """
+        check_after(after, self.path.url)
         poll = Poll(timeout, cancel, url=self.path.url)
         limit_s = self.lease_s if dead_after_s is None else dead_after_s
         watch, look_at = StandstillWatch(), time.monotonic()
+        heard = 0  # the epoch whose counter was seen
         while True:
             try:
-                standing = self.log.refresh().standing
+                standing = poll.look(lambda: self.log.refresh().standing)
+            except (WaitTimeout, Cancelled):
+                raise
             except WStoreError as error:
                 if not error.retryable:
                     raise
                 poll.pause(f"the log could not be read: {error}")
                 continue
             if standing.latest > after:
-                return self._newest(standing)
+                return poll.look(partial(self._newest, standing))
             if standing.ended:
                 raise RunEnded(
                     f"the publisher ended; the newest version is {standing.latest}",
@@ -159,7 +173,11 @@ class Root:
             now = time.monotonic()
             if standing.epoch and now >= look_at:
                 look_at = now + min(INTERVAL_S, limit_s) / 2
-                still_s = watch.observe(str(standing.epoch), self.counter(standing.epoch), now)
+                epoch = standing.epoch
+                counter = poll.look(partial(self.counter, epoch))
+                if counter is not None:
+                    heard = epoch
+                still_s = watch.observe(str(epoch), counter, now) if heard == epoch else 0.0
                 if still_s >= limit_s:
                     raise PublisherLost(
                         f"the publisher (epoch {standing.epoch}) gave no sign of life for "
@@ -237,3 +255,9 @@ class Root:
 
     def __repr__(self) -> str:
         return f"Root({self.path.url!r})"
+
+
+def check_after(after: int, url: str) -> None:
+    """Raises InvalidArgument where `after` cannot be what a wait begins at."""
+    if after < 0:
+        raise InvalidArgument(f"wait after {after}: a version, or 0 for any", url=url)

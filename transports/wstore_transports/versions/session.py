@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from wstore.errors import InvalidArgument, NotFound
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from wstore_transports.versions.attempt import Outcome
-    from wstore_transports.versions.documents import Kind, Spec
+    from wstore_transports.versions.documents import Kind, Record, Spec
     from wstore_transports.versions.log import Tip
     from wstore_transports.versions.place import Place
     from wstore_transports.versions.version import Version
@@ -128,8 +129,7 @@ class PublishSession:
             raise InvalidArgument(f"rank {rank} of {ranks} cannot join launch {launch!r}")
         poll = Poll(timeout, cancel, url=place.path.url)
         while True:
-            epoch = place.log.refresh().standing.epoch
-            fence = place.log.read(epoch) if epoch else None
+            fence = poll.look(partial(_present_fence, place))
             if isinstance(fence, Fence) and fence.launch == launch:
                 break
             poll.pause(f"rank 0 of launch {launch!r} has not begun a session")
@@ -302,10 +302,12 @@ class PublishSession:
         path = self._place.path / layout.announcement_name(self.epoch, self._index + 1)
         while True:
             try:
-                announced = read_document(Announcement, path, root=self._place.root_id)
+                announced = poll.look(
+                    lambda: read_document(Announcement, path, root=self._place.root_id)
+                )
                 break
             except NotFound:
-                self._require_live()
+                poll.look(self._require_live)
                 poll.pause(f"rank 0 has not opened attempt {self._index + 1} of the session")
         if self._current is not None:
             self.last = self._current.outcome()
@@ -313,10 +315,12 @@ class PublishSession:
         directory = self._place.object(announced.directory)
         while True:
             try:
-                opened = read_document(Open, directory / layout.OPEN, root=self._place.root_id)
+                opened = poll.look(
+                    lambda: read_document(Open, directory / layout.OPEN, root=self._place.root_id)
+                )
                 break
             except NotFound:
-                self._require_live()
+                poll.look(self._require_live)
                 poll.pause(f"{layout.OPEN} of attempt {self._index} of the session is missing")
         self._current = Attempt(self._place, opened, rank=self.rank)
         return self._current
@@ -326,3 +330,9 @@ class PublishSession:
         if isinstance(outcome, Fence):
             self._require_live()
         return outcome
+
+
+def _present_fence(place: Place) -> Record | None:
+    """The record by which the present session began; None before the first."""
+    epoch = place.log.refresh().standing.epoch
+    return place.log.read(epoch) if epoch else None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from wstore.errors import UnsupportedOperation
+
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Coroutine
 
 T = TypeVar("T")
@@ -17,7 +19,13 @@ def run_on(loop: asyncio.AbstractEventLoop, work: Coroutine[object, None, T]) ->
 
     When this thread is interrupted (Ctrl-C), `work` is cancelled and waited for before the interruption
     goes on: nothing writes into the caller's memory any more.
+
+    Raises:
+        UnsupportedOperation: this is that other thread, which would wait for itself.
     """
+    if _is_served_here(loop):
+        work.close()
+        raise UnsupportedOperation("called from fsspec's own event loop: call from another thread")
     job = _Job(work)
     loop.call_soon_threadsafe(job.start, loop)
     try:
@@ -27,6 +35,13 @@ def run_on(loop: asyncio.AbstractEventLoop, work: Coroutine[object, None, T]) ->
         job.ended.wait()
         raise
     return job.result()
+
+
+def _is_served_here(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
 
 
 class _Job(Generic[T]):

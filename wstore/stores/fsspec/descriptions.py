@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 from wstore.errors import StoreError
@@ -11,9 +12,19 @@ from wstore.stores.base import ObjectInfo
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Names that protocols give to a token of the content (s3, abfs, gcs, github, hf), the strongest first.
-_TOKENS = ("generation", "ETag", "etag", "sha", "blob_id")
-_TIMES = ("LastModified", "last_modified", "mtime", "updated", "modify", "last_commit", "created")
+# Names that protocols give to a token of the content (s3, abfs, gcs, github, git, hf), the strongest first.
+_TOKENS = ("generation", "ETag", "etag", "sha", "hex", "blob_id", "xet_hash")
+_TIMES = (
+    "LastModified",
+    "Last-Modified",
+    "last_modified",
+    "mtime",
+    "updated",
+    "modify",
+    "last_commit",
+    "created",
+)
+_MILLISECONDS = "modificationTime"  # webhdfs's word and unit
 _NEVER = datetime.fromtimestamp(0, UTC)
 
 
@@ -27,15 +38,21 @@ def described(raw: Mapping[str, object], url: str) -> ObjectInfo:
     time of change, and knows no better than these. A time that is not told is 1970.
 
     Raises:
-        StoreError: the size is not told.
+        StoreError: the size is not told, or neither a tag nor a time.
     """
     size = raw.get("size")
     if not isinstance(size, int) or size < 0:
         raise StoreError("fsspec does not tell the size of this file", url=url)
     modified = next((found for name in _TIMES if (found := _time(raw.get(name)))), None)
+    milliseconds = raw.get(_MILLISECONDS)
+    if modified is None and isinstance(milliseconds, int):
+        modified = _time(milliseconds / 1000)
     token = next((str(raw[name]).strip('"') for name in _TOKENS if raw.get(name)), "")
     if not token:
-        token = f"{size}-{(modified or _NEVER).timestamp():.6f}"
+        if modified is None:
+            text = "fsspec tells neither a tag nor a time of change that can be read: one content cannot"
+            raise StoreError(f"{text} be told from another", url=url)
+        token = f"{size}-{modified.timestamp():.6f}"
     return ObjectInfo(size, modified or _NEVER, token)
 
 
@@ -46,9 +63,11 @@ def _time(value: object) -> datetime | None:
         return datetime.fromtimestamp(value, UTC)
     if isinstance(value, str) and value:
         try:
+            if value.endswith(" GMT"):  # HTTP's
+                return parsedate_to_datetime(value)
             # FTP (RFC 3659) writes all digits together, which fromisoformat wants with a "T".
             together = value[:14].isdecimal()
-            moment = datetime.fromisoformat(f"{value[:8]}T{value[8:14]}" if together else value)
+            moment = datetime.fromisoformat(f"{value[:8]}T{value[8:]}" if together else value)
         except ValueError:
             return None
         return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

@@ -53,13 +53,21 @@ _MAX_TEXT = 200
 
 @contextlib.contextmanager
 def translated(url: str) -> Iterator[None]:
-    """Any error of the body as one of wstore's, `from` the cause."""
+    """Any error of the body as one of wstore's. Its traceback shows where the cause came from; the cause
+    is not in its chain: it may quote anything."""
+    found: WStoreError | None = None
     try:
         yield
     except WStoreError:
         raise
     except Exception as error:
-        raise meaning(error, url) from error
+        found = meaning(error, url)
+        raise found.with_traceback(error.__traceback__) from error
+    finally:
+        if (
+            found is not None
+        ):  # the `with` is a handler too: there is no place outside to raise from
+            found.__cause__ = found.__context__ = None
 
 
 def meaning(error: Exception, url: str) -> WStoreError:

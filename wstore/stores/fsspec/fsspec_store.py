@@ -51,13 +51,12 @@ class FsspecStore:
         self._base = path_of_root(scheme, root)
         threads = self.protocol.threads or class_of(scheme).async_impl
         self._clients = PerProcess(lambda: Clients(scheme, root, threads=threads))
-        whole_seconds = self.protocol.set_time is not None and scheme in {"sftp", "ssh"}
         self._capabilities = Capabilities(
             create_if_absent=False,
             if_match=False,
             durable=self.protocol.publish is Publish.PUT and scheme != "memory",
             pieces=LIMITS,
-            overwrite_interval_s=1.0 if whole_seconds else 0.0,
+            overwrite_interval_s=1.0 if self.protocol.whole_seconds else 0.0,
         )
 
     def __repr__(self) -> str:
@@ -205,6 +204,8 @@ class FsspecStore:
         found: builtins.list[Mapping[str, object]] = []
         for row in rows:
             name = str(row["name"]).rstrip("/")
+            if name.lstrip("/") == path.strip("/"):
+                continue  # `ls` of a file gives the file
             rest = name.removeprefix(inside) if name.startswith(inside) else name.lstrip("/")
             rest = rest.removeprefix(inside.lstrip("/"))
             if rest and "/" not in rest:

@@ -6,7 +6,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from wstore.errors import StoreError, WStoreError
+from wstore.errors import StoreError, Unavailable, WStoreError
 from wstore.stores.fsspec.gcs_replies import described, document
 from wstore.stores.fsspec.gcs_session import Request
 from wstore.stores.fsspec.gcs_writing import NEW_OBJECT
@@ -34,7 +34,7 @@ def rewrite(session: Session, source: str, target: str) -> ObjectInfo:
     Raises:
         NotFound: naming the source.
     """
-    url, token = session.url(source), ""
+    url, token, copied = session.url(source), "", -1
     generation = object_info(session, source).tag
     onto = session.object_path(target).removeprefix("/storage/v1")
     path = f"{session.object_path(source)}/rewriteTo{onto}"
@@ -46,6 +46,16 @@ def rewrite(session: Session, source: str, target: str) -> ObjectInfo:
             return described(made, session.url(target))
         if not token:
             raise StoreError("a copy that is not done and cannot go on", url=url)
+        # The token may stay the same all along; the bytes may not.
+        before, copied = copied, _count(reply.get("totalBytesRewritten"))
+        if copied <= before:
+            raise Unavailable(f"a copy does not get past byte {copied}", url=url)
+
+
+def _count(value: object) -> int:
+    """A number of bytes, which the service writes as a text; 0 for what is none."""
+    text = str(value)
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
 
 
 def compose(session: Session, key: str, sources: list[str], url: str) -> ObjectInfo:

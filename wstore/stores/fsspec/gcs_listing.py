@@ -54,7 +54,9 @@ def _pages(
         prefixes = page.get("prefixes") or []
         if not isinstance(prefixes, list):
             raise StoreError("a page of a listing without a list of prefixes", url=url)
-        token = str(page.get("nextPageToken") or "")
+        before, token = token, str(page.get("nextPageToken") or "")
+        if token and token == before:
+            raise StoreError("the service gives the same page of a listing for ever", url=url)
         yield items, [Entry(str(name), None) for name in prefixes], not token
         if not token:
             return

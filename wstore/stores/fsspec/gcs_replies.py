@@ -6,8 +6,6 @@ Source: "Cloud Storage JSON API: Objects" and "HTTP status and error codes for J
 from __future__ import annotations
 
 import json
-import re
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -23,33 +21,18 @@ from wstore.errors import (
     WStoreError,
 )
 from wstore.stores.base import ObjectInfo
-from wstore.stores.s3.replies import instant, retry_after_s
+from wstore.stores.gcs.dialect import generation
+from wstore.stores.s3.replies import retry_after_s
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MAX_DOCUMENT_BYTES = 16 << 20
-_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
-_GENERATION = re.compile(r"[1-9][0-9]{0,18}")
-_STORED_ENCODING = "x-goog-stored-content-encoding"
+    from wstore.stores.s3.replies import Reply
+
 _MAX_TEXT = 300
 
 WRITE_ID = "wstore-write"
 """The name of an object's metadata that holds the id of the write that made it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """One reply whose body was read. Header names are in lower case."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes = field(repr=False, default=b"")
-
-
-def is_generation(tag: str) -> bool:
-    """Whether a tag can be a generation at all."""
-    return _GENERATION.fullmatch(tag) is not None
 
 
 def document(reply: Reply, url: str) -> dict[str, object]:
@@ -70,7 +53,7 @@ def described(resource: Mapping[str, object], url: str) -> ObjectInfo:
         modified = datetime.fromisoformat(str(resource.get("updated", "")))
     except ValueError:
         modified = None
-    if not is_generation(tag) or not size.isdecimal() or len(size) > 19 or modified is None:
+    if not generation(tag) or not size.isdecimal() or len(size) > 19 or modified is None:
         raise StoreError("an object without size, generation or time of change", url=url)
     if modified.tzinfo is None:
         modified = modified.replace(tzinfo=UTC)
@@ -82,49 +65,6 @@ def written_by(resource: Mapping[str, object]) -> str | None:
     metadata = resource.get("metadata")
     found = metadata.get(WRITE_ID) if isinstance(metadata, dict) else None
     return found if isinstance(found, str) else None
-
-
-def extent(reply: Reply, *, offset: int, length: int, url: str) -> tuple[int, ObjectInfo]:
-    """How many bytes the body of a ranged GET holds, and the object they belong to.
-
-    A 206 must carry exactly what was asked, cut at the object's size; a 200 is right only where the
-    whole object lies in what was asked.
-
-    Raises:
-        StoreError: another range, a whole object that was not asked for, or one that is stored
-            compressed (the service would decode it and ignore ranges).
-    """
-    headers = reply.headers
-    encodings = (headers.get("content-encoding", ""), headers.get(_STORED_ENCODING, ""))
-    if not {"", "identity"}.issuperset(encodings):
-        raise StoreError("the object is stored compressed (Content-Encoding)", url=url)
-    if reply.status == 206:
-        match = _CONTENT_RANGE.fullmatch(headers.get("content-range", ""))
-        first, last, size = (-1, -1, -1) if match is None else map(int, match.groups())
-        if first != offset or last != min(offset + length, size) - 1 or last < first:
-            said = headers.get("content-range", "no range")[:80]
-            text = f"asked for {length} bytes from {offset}, the reply has {said!r}"
-            raise StoreError(text, url=url)
-        return last - first + 1, _of_headers(headers, size, url)
-    text = headers.get("content-length", "")
-    size = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else -1
-    if size < 0 or offset or size > length:
-        raise StoreError("the server ignored the Range header and sent the whole object", url=url)
-    return size, _of_headers(headers, size, url)
-
-
-def _of_headers(headers: Mapping[str, str], size: int, url: str) -> ObjectInfo:
-    tag = headers.get("x-goog-generation", "")
-    modified = instant(headers.get("last-modified", ""))
-    if not is_generation(tag) or modified is None:
-        text = "the reply has no generation or no Last-Modified: is this Google Cloud Storage?"
-        raise StoreError(text, url=url)
-    return ObjectInfo(size, modified, tag)
-
-
-def server_time(reply: Reply) -> datetime:
-    """The service's clock when it answered; the local one where it does not say."""
-    return instant(reply.headers.get("date", "")) or datetime.now(UTC)
 
 
 def failure(reply: Reply, url: str) -> WStoreError:
@@ -147,16 +87,6 @@ def failure(reply: Reply, url: str) -> WStoreError:
     if status in {400, 413}:
         return InvalidArgument(f"the service refused the request ({text})", url=url)
     return StoreError(f"the service refused the request ({text})", url=url)
-
-
-def no_credentials(error: Exception, url: str) -> CredentialsMissing:
-    """google-auth found none, or could not renew them. Its texts may quote a token: only the kind of
-    its error is told."""
-    return CredentialsMissing(
-        f"no usable Google credentials ({type(error).__name__}): set GOOGLE_APPLICATION_CREDENTIALS, "
-        "run `gcloud auth application-default login`, or FSSPEC_GCS_TOKEN=anon for public buckets",
-        url=url,
-    )
 
 
 def _text(reply: Reply) -> str:

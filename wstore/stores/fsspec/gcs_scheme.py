@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wstore.stores.fsspec.gcs_config import GcsJsonConfig
 from wstore.stores.fsspec.gcs_store import GcsJsonStore
+from wstore.stores.gcs.config import GcsConfig
 from wstore.stores.registry import Remembered, Scheme
 
 if TYPE_CHECKING:
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def scheme_of(scheme: str) -> Scheme:
-    """gs, whatever service the environment names (STORAGE_EMULATOR_HOST)."""
-    return Scheme(open_gcs_json, Remembered(GcsJsonConfig.from_environment))
+    """gs, whatever service and identity the environment names: the same as through the XML API."""
+    return Scheme(open_gcs_json, Remembered(GcsConfig.from_environment))
 
 
 def open_gcs_json(bucket: str) -> Store:
     """The bucket as the environment describes its service, bare. No request is sent."""
-    return GcsJsonStore(bucket, GcsJsonConfig.from_environment())
+    return GcsJsonStore(bucket, GcsConfig.from_environment())

@@ -1,12 +1,14 @@
-"""Requests to Google Cloud Storage's JSON API over gcsfs's session, with its credentials.
+"""Requests to Google Cloud Storage's JSON API over gcsfs's connections.
 
 gcsfs's own calls neither pin a generation nor check what they got, and repeat by themselves; so only its
-connections, its endpoint and its credentials are used. This neither repeats nor follows anything.
+connections are used. Endpoint and credentials are those of the XML client (`stores.gcs`). This neither
+repeats nor follows anything.
 """
 
 from __future__ import annotations
 
 import socket
+import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlencode
@@ -18,29 +20,30 @@ from wstore.errors import (
     BodyCut,
     BodyStalled,
     ConnectionFailed,
+    CredentialsMissing,
+    InvalidArgument,
     InvalidPath,
     StoreError,
     StoreTimeout,
+    Unavailable,
     WStoreError,
 )
 from wstore.stores.base import Read
 from wstore.stores.fsspec.bridging import run_on
-from wstore.stores.fsspec.gcs_config import open_gcsfs
-from wstore.stores.fsspec.gcs_replies import (
-    MAX_DOCUMENT_BYTES,
-    Reply,
-    extent,
-    failure,
-    no_credentials,
-)
-from wstore.stores.fsspec.gcsfs_library import CREDENTIAL_ERRORS, GCSFileSystem
+from wstore.stores.fsspec.gcs_replies import failure
+from wstore.stores.fsspec.gcsfs_library import GCSFileSystem, open_gcsfs
+from wstore.stores.gcs.credentials import Tokens
+from wstore.stores.gcs.dialect import GCS
+from wstore.stores.s3.dialect import Outgoing
+from wstore.stores.s3.documents import MAX_DOCUMENT_BYTES
 from wstore.stores.s3.per_process import PerProcess
+from wstore.stores.s3.replies import Reply, extent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 
     from wstore.stores.base import ObjectInfo
-    from wstore.stores.fsspec.gcs_config import GcsJsonConfig
+    from wstore.stores.gcs.config import GcsConfig
 
 T = TypeVar("T")
 
@@ -69,10 +72,12 @@ class Request:
 class Session:
     """A client of one bucket. Safe from any thread; a forked child opens connections of its own."""
 
-    def __init__(self, bucket: str, config: GcsJsonConfig) -> None:
+    def __init__(self, bucket: str, config: GcsConfig) -> None:
         self._bucket = bucket
         self._config = config
-        self._files: PerProcess[GCSFileSystem] = PerProcess(self._open)
+        self._tokens = Tokens(config)
+        self._trust = _trust(config.ca_bundle)
+        self._files: PerProcess[GCSFileSystem] = PerProcess(open_gcsfs)
         # No limit on the total: a slow transfer that makes progress finishes.
         self._timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=config.connect_timeout_s, sock_read=config.idle_timeout_s
@@ -106,8 +111,14 @@ class Session:
         """
         reply = self._exchange(request, url, _whole)
         if reply.status not in accept:
-            raise failure(reply, url)
+            raise self.error(reply, url)
         return reply
+
+    def error(self, reply: Reply, url: str) -> WStoreError:
+        """What an error reply means."""
+        if reply.status == 401 and self._tokens.renewed():
+            return Unavailable("the access token was refused; the next one is newer", url=url)
+        return failure(reply, url)
 
     def read(
         self,
@@ -142,9 +153,6 @@ class Session:
         if files is not None and files.session is not None:
             run_on(files.loop, files.session.close())
 
-    def _open(self) -> GCSFileSystem:
-        return open_gcsfs(self._config, self.url())
-
     def _exchange(
         self,
         request: Request,
@@ -153,10 +161,10 @@ class Session:
     ) -> T:
         """Send a request, and give the reply to `receive` while its body is still to be read."""
         files = self._files.get()
-        headers = self._headers(files, request, url)
-        base = files.base.removesuffix("/storage/v1/")
-        query = urlencode([pair for pair in (*request.query, *_billed(files)) if pair[1]])
-        address = URL(f"{base}{request.path}{'?' if query else ''}{query}", encoded=True)
+        headers = self._headers(request, url)
+        query = urlencode([pair for pair in request.query if pair[1]])
+        base = f"{self._config.endpoint}{request.path}"
+        address = URL(f"{base}{'?' if query else ''}{query}", encoded=True)
 
         async def send() -> T:
             # gcsfs has no public name for opening the session in its own loop.
@@ -167,26 +175,30 @@ class Session:
                 headers=headers,
                 data=_chunks(request.body) if request.body else None,
                 allow_redirects=False,
+                ssl=self._trust,
                 timeout=self._timeout,
             ) as response:
                 return await receive(response)
 
         try:
             return run_on(files.loop, send())
-        except WStoreError:
+        except WStoreError as error:
+            error.url = error.url or url
             raise
         except Exception as error:
             raise translated(error, url) from error
 
-    def _headers(self, files: GCSFileSystem, request: Request, url: str) -> dict[str, str]:
+    def _headers(self, request: Request, url: str) -> dict[str, str]:
         headers = {"accept-encoding": "identity", "user-agent": "wstore", **request.headers}
+        headers |= self._config.request_headers()
         if request.body:
             headers["content-length"] = str(sum(part.nbytes for part in request.body))
+        outgoing = Outgoing(request.method, request.path, tuple(request.query), headers, None)
         try:
-            files.credentials.apply(headers)  # may ask Google for a fresh token
-        except CREDENTIAL_ERRORS as error:
-            raise no_credentials(error, url) from None
-        return headers
+            return self._tokens.authorised(outgoing)  # may ask Google for a fresh token
+        except CredentialsMissing as error:
+            error.url = error.url or url
+            raise
 
     def _encoded(self, key: str) -> str:
         try:
@@ -225,7 +237,15 @@ class _Span:
         if response.status not in {200, 206}:
             return _Received(await _whole(response))
         reply = Reply(response.status, _lower(response))
-        count, info = extent(reply, offset=self.offset, length=self.length, url=self.url)
+        found = extent(
+            reply.status,
+            reply.headers,
+            offset=self.offset,
+            length=self.length,
+            url=self.url,
+            dialect=GCS,
+        )
+        count, info = found.length, found.info
         view = memoryview(bytearray(count)) if self.buffer is None else self.buffer[:count]
         got = _Received(reply, info, view)
         try:
@@ -257,12 +277,15 @@ def _lower(response: aiohttp.ClientResponse) -> dict[str, str]:
     return {name.lower(): value for name, value in response.headers.items()}
 
 
-def _billed(files: GCSFileSystem) -> list[tuple[str, str]]:
-    """Who pays for the request, where gcsfs is configured to say so."""
-    payer = files.requester_pays
-    if not payer:
-        return []
-    return [("userProject", payer if isinstance(payer, str) else files.project)]
+def _trust(ca_bundle: str | None) -> ssl.SSLContext | bool:
+    """Whom TLS trusts; True: the system's authorities."""
+    if ca_bundle is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=ca_bundle)
+    except (OSError, ValueError) as error:
+        text = f"WSTORE_GCS_CA_BUNDLE holds no certificate in PEM form: {error}"
+        raise InvalidArgument(text) from error
 
 
 async def _chunks(body: Iterable[memoryview]) -> AsyncIterator[bytes]:
@@ -280,7 +303,7 @@ def translated(error: Exception, url: str) -> WStoreError:
         error.os_error, socket.gaierror
     ):
         if error.os_error.errno == socket.EAI_NONAME:
-            text = "the endpoint's host name is unknown: check STORAGE_EMULATOR_HOST"
+            text = "the endpoint's host name is unknown: check WSTORE_GCS_ENDPOINT, STORAGE_EMULATOR_HOST"
             return StoreError(text, url=url)
         return ConnectionFailed(f"the host name could not be resolved: {error}", url=url)
     if isinstance(error, aiohttp.ConnectionTimeoutError):

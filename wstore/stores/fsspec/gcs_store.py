@@ -13,16 +13,17 @@ from wstore.stores.base import Capabilities, Copy, Expect, Multipart, Read, Sett
 from wstore.stores.fsspec import gcs_upload
 from wstore.stores.fsspec.gcs_calls import object_info, rewrite
 from wstore.stores.fsspec.gcs_listing import entries
-from wstore.stores.fsspec.gcs_replies import document, failure, is_generation, written_by
+from wstore.stores.fsspec.gcs_replies import document, written_by
 from wstore.stores.fsspec.gcs_session import Request, Session
 from wstore.stores.fsspec.gcs_writing import LIMITS, put_object
+from wstore.stores.gcs.dialect import generation
 
 if TYPE_CHECKING:
     import builtins
     from collections.abc import Iterator
 
     from wstore.stores.base import Entry, F, ObjectInfo
-    from wstore.stores.fsspec.gcs_config import GcsJsonConfig
+    from wstore.stores.gcs.config import GcsConfig
 
 _CAPABILITIES = Capabilities(
     create_if_absent=True,
@@ -37,7 +38,7 @@ _FEATURES = (Multipart, Copy, Settle, Sweep)
 class GcsJsonStore:
     """One bucket. Safe from any thread; a forked child opens connections of its own."""
 
-    def __init__(self, bucket: str, config: GcsJsonConfig) -> None:
+    def __init__(self, bucket: str, config: GcsConfig) -> None:
         self._session = Session(bucket, config)
 
     def __repr__(self) -> str:
@@ -68,20 +69,21 @@ class GcsJsonStore:
         buffer: memoryview | None = None,
         tag: str | None = None,
     ) -> Read:
-        """One request, pinned to the generation; a second one only past the end, or to tell a missing
-        object from another generation."""
+        """One request, conditional on the generation: naming it would serve what a bucket that keeps old
+        ones no longer has under this key. A second one only past the end, or to tell a missing object
+        from another generation."""
         url = self._session.url(key)
-        if tag is not None and not is_generation(tag):
+        if tag is not None and not generation(tag):
             self.stat(key)
             raise ObjectChanged("no object ever had this tag", url=url)
-        query = [("alt", "media"), ("generation", tag or "")]
+        query = [("alt", "media"), ("ifGenerationMatch", tag or "")]
         headers = {"range": f"bytes={offset}-{offset + length - 1}"}
         request = Request("GET", self._path(key), query, headers)
         got = self._session.read(request, url, offset=offset, length=length, buffer=buffer)
         if not isinstance(got, Read):
-            if got.status == 416 or (got.status == 404 and tag is not None):
+            if got.status in {412, 416}:
                 return self._beyond(key, offset, tag)
-            raise failure(got, url)
+            raise self._session.error(got, url)
         if tag not in (None, got.info.tag):
             raise _changed(url)
         return got

@@ -20,11 +20,11 @@ from wstore.errors import (
 )
 from wstore.stores.fsspec.gcs_calls import compose, delete_all, rewrite
 from wstore.stores.fsspec.gcs_listing import entries
-from wstore.stores.fsspec.gcs_replies import server_time
 from wstore.stores.fsspec.gcs_session import Request
 from wstore.stores.fsspec.gcs_writing import LIMITS, put_object
 from wstore.stores.joining import joined_size
 from wstore.stores.posix_temp import is_temp_name, new_temp_name
+from wstore.stores.s3.replies import server_time
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -91,33 +91,40 @@ class GcsUpload:
         if not pieces:
             info = put_object(self._session, self._key, memoryview(b""))
         else:
-            info = self._publish([f"{self._prefix}{number:05d}" for number in sorted(pieces)])
-        if info.size != size:
-            text = f"{size} bytes were sent, {info.size} were composed"
-            raise IntegrityError(text, url=self._url)
+            names = [f"{self._prefix}{number:05d}" for number in sorted(pieces)]
+            info = self._publish(names, size)
         self._ended = True
         try:
-            delete_all(self._session, self._made)
+            self._remove_pieces()
         except WStoreError as error:  # the object is there; `sweep` removes what was not needed
             _log.warning("the pieces of %s could not be removed: %s", self._url, error)
         return info
 
     def abort(self) -> None:
-        """Remove the pieces."""
-        if not self._ended:
-            self._ended = True
-            delete_all(self._session, self._made)
+        """Remove the pieces. May be repeated after a failure."""
+        self._ended = True
+        self._remove_pieces()
 
-    def _publish(self, names: list[str]) -> ObjectInfo:
+    def _remove_pieces(self) -> None:
+        with self._lock:
+            made = set(self._made)
+        delete_all(self._session, made)
+        with self._lock:
+            self._made -= made
+
+    def _publish(self, names: list[str], size: int) -> ObjectInfo:
         """Compose, level by level, until one object is left; then rewrite that to the target."""
-        level = 0
+        level = composed = 0
         while len(names) > 1 or level == 0:
             level += 1
             groups = [names[i : i + _MAX_SOURCES] for i in range(0, len(names), _MAX_SOURCES)]
             names = [f"{self._prefix}level-{level}-{number:05d}" for number in range(len(groups))]
             self._made.update(names)
             for name, group in zip(names, groups, strict=True):
-                compose(self._session, name, group, self._url)
+                composed = compose(self._session, name, group, self._url).size
+        if composed != size:
+            text = f"{size} bytes were sent, {composed} were composed: nothing was published"
+            raise IntegrityError(text, url=self._url)
         # Not composed in place: emulators then keep the generation of what is replaced.
         return rewrite(self._session, names[0], self._key)
 
@@ -146,7 +153,7 @@ def sweep(session: Session, prefix: str, *, older_than_s: float) -> list[str]:
 
 def _service_time(session: Session) -> datetime:
     request = Request("GET", session.objects_path(), (("maxResults", "1"), ("fields", "kind")))
-    return server_time(session.call(request, session.url()))
+    return server_time(session.call(request, session.url()).headers)
 
 
 def _hidden_prefix(key: str) -> str:

@@ -15,9 +15,9 @@ from wstore.stores.fsspec.gcs_replies import (
     described,
     document,
     failure,
-    is_generation,
 )
 from wstore.stores.fsspec.gcs_session import Request
+from wstore.stores.gcs.dialect import generation
 
 if TYPE_CHECKING:
     from wstore.stores.base import ObjectInfo
@@ -45,7 +45,7 @@ def put_object(
         raise InvalidArgument(
             f"{data.nbytes} bytes in one write: at most {LIMITS.max_put}", url=url
         )
-    if isinstance(expect, str) and not is_generation(expect):
+    if isinstance(expect, str) and not generation(expect):
         raise PreconditionFailed("no object ever had this tag", url=url)
     crc = _crc32c(data)
     resource: dict[str, object] = {"name": key, "crc32c": crc, **NEW_OBJECT}
@@ -71,7 +71,8 @@ def put_object(
     info = described(made, url)
     if info.size != data.nbytes or made.get("crc32c", crc) != crc:
         damaged = IntegrityError("the service stored other bytes than were sent", url=url)
-        damaged.retryable = True
+        # A repeat of a conditional write would meet the damaged object and take it for its success.
+        damaged.retryable = expect is Expect.ANY
         raise damaged
     return info
 

@@ -31,10 +31,17 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 with _environment({"GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false", "NO_GCE_CHECK": "true"}):
     from gcsfs.core import GCSFileSystem
-    from gcsfs.retry import HttpError, NonRetryableError
-    from google.auth.exceptions import GoogleAuthError
 
-CREDENTIAL_ERRORS = (GoogleAuthError, HttpError, NonRetryableError, OSError, ValueError)
-"""What gcsfs raises where credentials are missing, unusable, or cannot be renewed."""
+__all__ = ["GCSFileSystem", "open_gcsfs"]
 
-__all__ = ["CREDENTIAL_ERRORS", "GCSFileSystem"]
+
+def open_gcsfs() -> GCSFileSystem:
+    """A gcsfs file system of its own, for its connections: without caches and without credentials."""
+    return GCSFileSystem(
+        token="anon",
+        project="",
+        use_listings_cache=False,
+        skip_instance_cache=True,
+        # For bodies: no decoding, and few pauses for want of buffer.
+        session_kwargs={"auto_decompress": False, "read_bufsize": 1 << 20},
+    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fsspec.dircache import DirCache
 
-from wstore.stores.fsspec.protocols import class_of
+from wstore.stores.fsspec.protocols import class_of, protocol_of
 from wstore.stores.s3.config import S3Config
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class Clients:
         self._lock = threading.Lock()
         self._idle: list[AbstractFileSystem] = []
         self._shared = threads
+        self._refresh = protocol_of(scheme).refresh
 
     @contextlib.contextmanager
     def use(self) -> Iterator[AbstractFileSystem]:
@@ -48,6 +49,8 @@ class Clients:
             files = kept or open_files(self._scheme, self._root)
             keep = False
             try:
+                if self._refresh is not None:
+                    self._refresh(files)
                 yield files
                 keep = True
             except OSError as error:
@@ -73,8 +76,9 @@ def open_files(scheme: str, root: str) -> AbstractFileSystem:
     if scheme in _S3:
         given |= _s3_arguments(S3Config.from_environment())
     files = kind(skip_instance_cache=True, **given)
-    # Not an argument: some clients pass on what they do not know.
-    files.dircache = DirCache(use_listings_cache=False)
+    if protocol_of(scheme).refresh is None:
+        # Not an argument: some clients pass on what they do not know.
+        files.dircache = DirCache(use_listings_cache=False)
     if scheme in _S3:
         files.retries = 1
     return files

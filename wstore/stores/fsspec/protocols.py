@@ -6,6 +6,7 @@ import enum
 import io
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import fsspec
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fsspec import AbstractFileSystem
+
+_S3_PARTS = 4
 
 
 class Publish(enum.Enum):
@@ -31,9 +34,17 @@ def _pipe(files: AbstractFileSystem, path: str, content: bytes) -> None:
     files.pipe_file(path, content)
 
 
+def _put(files: AbstractFileSystem, path: str, local: str) -> None:
+    files.put_file(local, path)
+
+
 def _cat(files: AbstractFileSystem, path: str, start: int, end: int) -> bytes:
     found: bytes = files.cat_file(path, start=start, end=end)
     return found
+
+
+def _move(files: AbstractFileSystem, path: str, target: str) -> None:
+    files.mv(path, target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +56,13 @@ class Protocol:
         package: what `pip install` brings it.
         threads: its client may be used from several threads at once; async ones always may.
         buckets: the root is something that exists or not.
-        send, fetch: a whole new file, and the bytes from one offset to another.
-        set_time: gives a file another time of change (seconds), where the protocol tells only whole
-            seconds and two contents of one size in one second would look the same.
+        send, put, fetch: a whole new file from memory, one from a local file (by its name), and the
+            bytes from one offset to another.
+        move: renames a file over another; never into a directory.
+        whole_seconds: times of change are told in these: two contents of one size in one second would
+            look the same.
+        set_time: gives a file another time of change (seconds).
+        refresh: called before each use of a client whose own caches cannot be switched off.
     """
 
     publish: Publish = Publish.NEVER
@@ -55,8 +70,12 @@ class Protocol:
     threads: bool = False
     buckets: bool = False
     send: Callable[[AbstractFileSystem, str, bytes], None] = _pipe
+    put: Callable[[AbstractFileSystem, str, str], None] = _put
     fetch: Callable[[AbstractFileSystem, str, int, int], bytes] = _cat
+    move: Callable[[AbstractFileSystem, str, str], None] = _move
+    whole_seconds: bool = False
     set_time: Callable[[AbstractFileSystem, str, float], None] | None = None
+    refresh: Callable[[AbstractFileSystem], None] | None = None
 
 
 def _sftp_send(files: AbstractFileSystem, path: str, content: bytes) -> None:
@@ -77,16 +96,47 @@ def _local_time(files: AbstractFileSystem, path: str, seconds: float) -> None:
     os.utime(path, (seconds, seconds))
 
 
+def _local_move(files: AbstractFileSystem, path: str, target: str) -> None:
+    """`mv` moves into a directory that has the target's name."""
+    os.replace(path, target)
+
+
+def _memory_send(files: AbstractFileSystem, path: str, content: bytes) -> None:
+    if files.isdir(path):  # of keys below it, which `pipe_file` does not see
+        raise IsADirectoryError(path)
+    files.pipe_file(path, content)
+
+
+def _memory_put(files: AbstractFileSystem, path: str, local: str) -> None:
+    """`put_file` shows the object empty at first, and then block by block."""
+    _memory_send(files, path, Path(local).read_bytes())
+
+
+def _s3_put(files: AbstractFileSystem, path: str, local: str) -> None:
+    """Each part on its way is 50 MiB of memory; s3fs alone would have ten."""
+    files.put_file(local, path, max_concurrency=_S3_PARTS)
+
+
+def _hf_refresh(files: AbstractFileSystem) -> None:
+    """Listings, and which repositories exist: the client reads its listings back, so it needs them."""
+    files.invalidate_cache()
+
+
 # paramiko loses the answer of one thread where another reads it.
 _SFTP = Protocol(
-    Publish.RENAME, "paramiko", send=_sftp_send, fetch=_sftp_fetch, set_time=_sftp_time
+    Publish.RENAME,
+    "paramiko",
+    send=_sftp_send,
+    fetch=_sftp_fetch,
+    whole_seconds=True,
+    set_time=_sftp_time,
 )
-_LOCAL = Protocol(Publish.RENAME, threads=True, set_time=_local_time)
-_S3 = Protocol(Publish.PUT, "'wstore[s3]'", buckets=True)
+_LOCAL = Protocol(Publish.RENAME, threads=True, move=_local_move, set_time=_local_time)
+_S3 = Protocol(Publish.PUT, "'wstore[s3]'", buckets=True, put=_s3_put)
 _AZURE = Protocol(Publish.PUT, "adlfs", buckets=True)
 # fsspec's renames of smb and hdfs do not replace a file; hf makes a commit of each write.
 _KNOWN = {
-    "memory": Protocol(Publish.PUT, threads=True),
+    "memory": Protocol(Publish.PUT, threads=True, send=_memory_send, put=_memory_put),
     "s3": _S3,
     "s3a": _S3,
     "gs": Protocol(Publish.PUT, "'wstore[gcs]'", buckets=True),
@@ -98,8 +148,8 @@ _KNOWN = {
     "local": _LOCAL,
     "sftp": _SFTP,
     "ssh": _SFTP,
-    "ftp": Protocol(Publish.RENAME),
-    "hf": Protocol(package="huggingface_hub"),
+    "ftp": Protocol(Publish.RENAME, whole_seconds=True),
+    "hf": Protocol(package="huggingface_hub", refresh=_hf_refresh),
     "http": Protocol(package="aiohttp"),
     "https": Protocol(package="aiohttp"),
     "smb": Protocol(package="smbprotocol"),

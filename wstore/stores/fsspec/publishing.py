@@ -9,8 +9,17 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from wstore.errors import IntegrityError, NotFound, StoreError, UnsupportedOperation, WStoreError
-from wstore.stores.fsspec.descriptions import described
+from wstore.errors import (
+    IntegrityError,
+    IsADirectory,
+    NotFound,
+    OutcomeUnknown,
+    StoreError,
+    Unavailable,
+    UnsupportedOperation,
+    WStoreError,
+)
+from wstore.stores.fsspec.descriptions import described, is_directory
 from wstore.stores.fsspec.fsspec_listing import is_hidden
 from wstore.stores.fsspec.protocols import Publish
 from wstore.stores.joining import joined_size
@@ -34,11 +43,14 @@ def publish(store: FsspecStore, key: str, data: memoryview) -> ObjectInfo:
     """`Store.write`."""
     content = bytes(data)  # fsspec's clients take nothing else, and some keep it
     if store.protocol.publish is Publish.PUT:
-        return _put(store, key, lambda files, path: files.pipe_file(path, content))
+        send = store.protocol.send
+        return _put(store, key, lambda files, path: send(files, path, content))
     temp = _beside(key)
     try:
         _make(store, temp, content)
-        return _rename(store, temp, key, len(content))
+        made = _ready(store, temp, key, len(content))
+        _move(store, temp, key)
+        return made
     except BaseException:
         _discard(store, temp)
         raise
@@ -72,8 +84,9 @@ def _make(store: FsspecStore, temp: str, content: bytes) -> None:
             send(files, path, content)
 
 
-def _rename(store: FsspecStore, temp: str, key: str, size: int) -> ObjectInfo:
-    """Check a finished temporary file, and put it in the target's place."""
+def _ready(store: FsspecStore, temp: str, key: str, size: int) -> ObjectInfo:
+    """Check a finished temporary file, and that it can take the target's place: it describes the object
+    as that will be."""
     url = store.url_of(key)
     with store.client(temp) as (files, path):
         made = described(files.info(path), url)
@@ -81,39 +94,78 @@ def _rename(store: FsspecStore, temp: str, key: str, size: int) -> ObjectInfo:
             damaged = IntegrityError(f"{size} bytes were sent, {made.size} are there", url=url)
             damaged.retryable = True
             raise damaged
-        target = path.removesuffix(temp) + key
-        made = _told_apart(store, files, path, target, made, url)
-        files.mv(path, target)
-    return made
+        old = _present(files, _target(path, temp, key), url)
+        return made if old is None else _told_apart(store, files, path, made, old, url)
+
+
+def _move(store: FsspecStore, temp: str, key: str) -> None:
+    with store.client(temp) as (files, path):
+        store.protocol.move(files, path, _target(path, temp, key))
+
+
+def _target(path: str, temp: str, key: str) -> str:
+    return path.removesuffix(temp) + key
+
+
+def _present(files: AbstractFileSystem, path: str, url: str) -> ObjectInfo | None:
+    """The file that is there now, None where there is none.
+
+    Raises:
+        IsADirectory: a directory is there.
+    """
+    try:
+        raw = files.info(path)
+    except FileNotFoundError:
+        return None
+    if is_directory(raw):
+        raise IsADirectory("a directory has the name of this object", url=url)
+    return described(raw, url)
 
 
 def _told_apart(
     store: FsspecStore,
     files: AbstractFileSystem,
     path: str,
-    target: str,
     made: ObjectInfo,
+    old: ObjectInfo,
     url: str,
 ) -> ObjectInfo:
     """Give the new file a later time than the old one has: the tag is made of it, and the protocol may
-    tell whole seconds only."""
+    tell whole seconds only.
+
+    Raises:
+        Unavailable: no time can be given, and it has the old one's. Sent again later it has another.
+    """
     set_time = store.protocol.set_time
-    if set_time is None:
-        return made
+    if set_time is not None and made.modified <= old.modified:
+        set_time(files, path, int(old.modified.timestamp()) + 1)
+        return described(files.info(path), url)
+    if made.modified == old.modified:
+        text = "the old content was written in the same second, and they could not be told apart"
+        raise Unavailable(text, url=url, retry_after_s=1.0)
+    return made
+
+
+def _discard(store: FsspecStore, temp: str) -> bool:
+    """Whether it was removed. What cannot be removed now is swept later."""
     try:
-        old = described(files.info(target), url)
-    except FileNotFoundError:
-        return made
-    if made.modified > old.modified:
-        return made
-    set_time(files, path, int(old.modified.timestamp()) + 1)
-    return described(files.info(path), url)
+        with store.client(temp) as (files, path):
+            files.rm_file(path)
+    except WStoreError:
+        return False
+    return True
 
 
-def _discard(store: FsspecStore, temp: str) -> None:
-    """What cannot be removed now is swept later."""
-    with contextlib.suppress(WStoreError), store.client(temp) as (files, path):
-        files.rm_file(path)
+def _new_spool() -> tuple[int, str, bool]:
+    """A local file, open, and the name by which others open it: none of its own where the system can do
+    without, so that nothing is left behind when the process is killed. Whether the name must be removed.
+    """
+    spool, path = tempfile.mkstemp(prefix="wstore-spool-")
+    nameless = f"/proc/self/fd/{spool}"
+    if not os.path.exists(nameless):
+        return spool, path, True
+    os.unlink(path)
+    return spool, nameless, False
 
 
 class SpooledUpload:
@@ -129,14 +181,21 @@ class SpooledUpload:
         self._url = store.url_of(key)
         self._lock = threading.Lock()
         self._pieces: dict[int, tuple[int, int]] = {}
+        self._process = os.getpid()
+        self._made: ObjectInfo | None = None  # what is perhaps published: a rename was tried
+        self._temp = ""
         self._spool = -1
-        self._temp = _beside(key) if store.protocol.publish is Publish.RENAME else ""
-        if self._temp:
-            _make(store, self._temp, b"")
         try:
-            self._spool, self._spool_path = tempfile.mkstemp(prefix="wstore-spool-")
+            self._spool, self._spool_path, self._has_name = _new_spool()
         except OSError as error:
             raise StoreError(f"no local file for the pieces: {error}", url=self._url) from error
+        if store.protocol.publish is Publish.RENAME:
+            self._temp = _beside(key)
+            try:
+                _make(store, self._temp, b"")
+            except BaseException:
+                self.abort()
+                raise
 
     def __del__(self) -> None:
         self._end()
@@ -157,18 +216,32 @@ class SpooledUpload:
         with self._lock:
             size = joined_size(self._pieces, self._url)
         os.ftruncate(self._spool, size)
-        local = self._spool_path
-        if not self._temp:
-            info = _put(self._store, self._key, lambda files, to: files.put_file(local, to))
+        if self._temp:
+            info = self._replace(size)
         else:
-            with self._store.client(self._temp) as (files, path):
-                if not files.exists(path):
-                    raise NotFound("the upload was swept", url=self._url)
-                files.put_file(local, path)
-            info = _rename(self._store, self._temp, self._key, size)
+            put, local = self._store.protocol.put, self._spool_path
+            info = _put(self._store, self._key, lambda files, path: put(files, path, local))
         self._temp = ""
         self._end()
         return info
+
+    def _replace(self, size: int) -> ObjectInfo:
+        """Fill the temporary file and rename it, unless an earlier try has renamed it."""
+        store, temp, key = self._store, self._temp, self._key
+        with store.client(temp) as (files, path):
+            if _present(files, path, self._url) is None:
+                if self._made is None:
+                    raise NotFound("the upload was swept", url=self._url)
+                found = _present(files, _target(path, temp, key), self._url)
+                if found == self._made:
+                    return self._made
+                text = "the answer to the rename was lost, and the object is another's now, or gone"
+                raise OutcomeUnknown(text, url=self._url)
+            store.protocol.put(files, path, self._spool_path)
+        made = _ready(store, temp, key, size)
+        self._made = made
+        _move(store, temp, key)
+        return made
 
     def abort(self) -> None:
         temp, self._temp = self._temp, ""
@@ -180,7 +253,8 @@ class SpooledUpload:
         spool, self._spool = self._spool, -1
         if spool >= 0:
             os.close(spool)
-            os.unlink(self._spool_path)
+            if self._has_name and os.getpid() == self._process:  # a fork's parent needs it still
+                os.unlink(self._spool_path)
 
     def _require_open(self) -> None:
         if self._spool < 0:
@@ -196,8 +270,8 @@ def sweep_temps(store: FsspecStore, prefix: str, *, older_than_s: float) -> list
     now = _server_time(store, found[0].key)
     removed = []
     for entry in found:
-        if entry.info is not None and now - entry.info.modified.timestamp() >= older_than_s:
-            _discard(store, entry.key)
+        old = entry.info is not None and now - entry.info.modified.timestamp() >= older_than_s
+        if old and _discard(store, entry.key):
             removed.append(entry.key)
     return removed
 

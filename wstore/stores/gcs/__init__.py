@@ -1,7 +1,7 @@
 """Google Cloud Storage. Imported on first use of a `gs://` URL, not with `wstore`.
 
 Two clients serve it: the XML API (`store`), and gcsfs over the JSON API for emulators, which speak no
-other. `STORAGE_EMULATOR_HOST` chooses.
+other. The configuration (`GcsConfig.emulator`) chooses.
 """
 
 from __future__ import annotations
@@ -9,13 +9,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from wstore.stores.gcs.config import GcsConfig, emulator_url
+from wstore.stores.gcs.config import GcsConfig
 from wstore.stores.gcs.store import GcsStore
 from wstore.stores.registry import Remembered, Scheme
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
     from wstore.stores.base import Store
 
 __all__ = ["GcsConfig", "GcsStore", "open_gcs", "scheme_of"]
@@ -33,17 +31,14 @@ def open_gcs(bucket: str) -> Store:
 
 
 def scheme_of(scheme: str) -> Scheme:
-    """How `gs://` stores are opened: through gcsfs while an emulator is named, else the XML API."""
-    xml = Scheme(open_gcs, Remembered(GcsConfig.from_environment))
+    """How `gs://` stores are opened: an emulator's through gcsfs, else through the XML API."""
+    configuration = Remembered(GcsConfig.from_environment)
 
-    def chosen() -> Scheme:
-        if emulator_url() is None:
-            return xml
+    def opened(bucket: str) -> Store:
+        config = GcsConfig.from_environment()
+        if not config.emulator:
+            return GcsStore(bucket, config)
         json: Scheme = import_module("wstore.stores.fsspec").scheme_of(scheme)
-        return json
+        return json.open(bucket)
 
-    def configuration() -> Hashable:
-        kind = chosen()
-        return kind is xml, kind.configuration()
-
-    return Scheme(lambda bucket: chosen().open(bucket), configuration)
+    return Scheme(opened, configuration)

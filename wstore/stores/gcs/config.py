@@ -39,6 +39,7 @@ class GcsConfig:
 
     Attributes:
         endpoint: "scheme://host[:port]"; Google's own, a private one, or an emulator's.
+        emulator: the endpoint is that of an emulator, which speaks no other API than JSON.
         token: an access token given directly, which is never renewed.
         key: the JSON of a service account's key.
         key_file: a file with such JSON.
@@ -57,6 +58,7 @@ class GcsConfig:
     """
 
     endpoint: str = ENDPOINT
+    emulator: bool = False
     token: Secret | None = field(default=None, repr=False)
     key: Secret | None = field(default=None, repr=False)
     key_file: str | None = None
@@ -82,7 +84,8 @@ class GcsConfig:
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> GcsConfig:
         """Read the GOOGLE_*, CLOUDSDK_* and WSTORE_* variables; an empty variable counts as unset.
 
-        An emulator (`STORAGE_EMULATOR_HOST`) gets no token unless one is given directly.
+        An endpoint of one's own wins over an emulator (`STORAGE_EMULATOR_HOST`), which gets no token
+        unless one is given directly.
 
         Raises:
             InvalidArgument: a variable has a value that means nothing, or the endpoint holds a
@@ -103,6 +106,7 @@ class GcsConfig:
         given = token is not None or key is not None or key_file is not None
         return cls(
             endpoint=endpoint or emulator or ENDPOINT,
+            emulator=emulator is not None,
             token=token,
             key=key,
             key_file=key_file,

@@ -9,20 +9,27 @@ import threading
 import time
 import warnings
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from wstore.errors import ConnectionFailed, CredentialsMissing, InvalidArgument, MissingPackage
-from wstore.stores.s3.failures import printable
+from wstore.errors import (
+    ConnectionFailed,
+    CredentialsMissing,
+    InvalidArgument,
+    MissingPackage,
+    WStoreError,
+)
 from wstore.stores.s3.per_process import PerProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
     from types import ModuleType
 
     from obstore.store import GCSCredential
 
     from wstore.stores.gcs.config import GcsConfig
     from wstore.stores.s3.dialect import Outgoing
+
+T = TypeVar("T")
 
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 # obstore asks for the token again this often; google-auth renews it about four minutes before its end.
@@ -117,23 +124,24 @@ class Tokens:
 def _find(config: GcsConfig) -> _Source:
     """The source of tokens that the configuration names, or google-auth's search."""
     auth = _module("google.auth")
-    with _translated():
-        if config.key is not None:
-            return _service_account(config.key.text, "GOOGLE_SERVICE_ACCOUNT_KEY")
-        if config.key_file is not None:
-            try:
-                with open(config.key_file, encoding="utf-8") as file:
-                    text = file.read()
-            except (OSError, UnicodeDecodeError) as error:
-                raise CredentialsMissing(
-                    f"GOOGLE_SERVICE_ACCOUNT cannot be read: {error}"
-                ) from error
-            return _service_account(text, "GOOGLE_SERVICE_ACCOUNT")
+    if config.key is not None:
+        return _service_account(config.key.text, "GOOGLE_SERVICE_ACCOUNT_KEY")
+    if config.key_file is not None:
+        try:
+            with open(config.key_file, encoding="utf-8") as file:
+                text = file.read()
+        except (OSError, UnicodeDecodeError) as error:
+            raise CredentialsMissing(f"GOOGLE_SERVICE_ACCOUNT cannot be read: {error}") from error
+        return _service_account(text, "GOOGLE_SERVICE_ACCOUNT")
+
+    def search() -> _Source:
         with warnings.catch_warnings():
             # google-auth warns of a function that it calls here itself.
             warnings.simplefilter("ignore", DeprecationWarning)
             source: _Source = auth.default(scopes=[_SCOPE])[0]
-        return source
+            return source
+
+    return _translated(search)
 
 
 def _service_account(text: str, variable: str) -> _Source:
@@ -147,8 +155,7 @@ def _service_account(text: str, variable: str) -> _Source:
 
 def _refresh(source: _Source) -> None:
     request = _module("google.auth.transport.requests").Request()
-    with _translated():
-        source.refresh(request)
+    _translated(lambda: source.refresh(request))
 
 
 def _module(name: str) -> ModuleType:
@@ -161,23 +168,27 @@ def _module(name: str) -> ModuleType:
         ) from error
 
 
-@contextlib.contextmanager
-def _translated() -> Iterator[None]:
-    """google-auth's failures to find or renew a token, as ours."""
+def _translated(ask: Callable[[], T]) -> T:
+    """What `ask` returns; google-auth's failures to find or renew a token as ours.
+
+    Its texts may quote a token or a key: only the kind of an error is told, and ours is raised outside
+    of any handler, so that it carries no other.
+    """
     failures = _module("google.auth.exceptions")
+    found: WStoreError
     try:
-        yield
-    except failures.DefaultCredentialsError as error:
-        raise CredentialsMissing(
-            "no Google credentials: set GOOGLE_APPLICATION_CREDENTIALS, run `gcloud auth "
-            "application-default login`, or set GOOGLE_SKIP_SIGNATURE=true for a public bucket "
-            f"({printable(str(error), 300)})"
-        ) from error
+        return ask()
     except failures.TransportError as error:
-        text = f"who gives Google access tokens could not be reached: {printable(str(error), 300)}"
-        raise ConnectionFailed(text) from error
+        found = ConnectionFailed(
+            f"who gives Google access tokens could not be reached ({type(error).__name__})"
+        )
+    except (failures.DefaultCredentialsError, OSError, ValueError) as error:
+        found = CredentialsMissing(
+            f"no usable Google credentials ({type(error).__name__}): set "
+            "GOOGLE_APPLICATION_CREDENTIALS, run `gcloud auth application-default login`, or set "
+            "GOOGLE_SKIP_SIGNATURE=true for a public bucket"
+        )
     except failures.GoogleAuthError as error:
-        text = f"the Google access token could not be renewed: {printable(str(error), 300)}"
-        if error.retryable:
-            raise ConnectionFailed(text) from error
-        raise CredentialsMissing(text) from error
+        text = f"the Google access token could not be renewed ({type(error).__name__})"
+        found = ConnectionFailed(text) if error.retryable else CredentialsMissing(text)
+    raise found

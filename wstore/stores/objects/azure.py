@@ -6,6 +6,7 @@ and each once; those go by `azure_blocks`. Names of variables are obstore's.
 
 from __future__ import annotations
 
+import base64
 import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from obstore.store import AzureStore as Client
 
 from wstore.errors import InvalidArgument
 from wstore.stores.base import Capabilities, MiB, PieceLimits
+from wstore.stores.gcs.config import Secret
 from wstore.stores.objects.azure_blocks import Blocks
 from wstore.stores.objects.store import ObstoreStore, Service
 from wstore.stores.s3.bulk import NO_RETRIES, client_options
@@ -71,7 +73,7 @@ _IDENTITY = (
 
 @dataclass(frozen=True, slots=True)
 class AzureConfig:
-    """One account, one identity. Hashable; its repr holds no secret.
+    """One account, one identity. Hashable; its repr holds no secret; it does not pickle with one.
 
     Attributes:
         account: None where the URL must name it.
@@ -82,18 +84,39 @@ class AzureConfig:
         ca_bundle: PEM file with further authorities to trust.
         connect_timeout_s, idle_timeout_s: as of S3.
         identity: the variables behind obstore's search.
+
+    Raises:
+        InvalidArgument: the key is not base64, or a signature or token would be sent over plain http to
+            another machine.
     """
 
     account: str | None = None
-    key: str | None = field(default=None, repr=False)
-    sas: str | None = field(default=None, repr=False)
-    token: str | None = field(default=None, repr=False)
+    key: Secret | None = field(default=None, repr=False)
+    sas: Secret | None = field(default=None, repr=False)
+    token: Secret | None = field(default=None, repr=False)
     anonymous: bool = False
     endpoint: str | None = None
     ca_bundle: str | None = None
     connect_timeout_s: float = 10.0
     idle_timeout_s: float = 60.0
-    identity: tuple[tuple[str, str | None], ...] = field(default=(), repr=False)
+    identity: tuple[tuple[str, Secret | None], ...] = field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        if self.key is not None and not _is_base64(self.key.text):
+            raise InvalidArgument(
+                "AZURE_STORAGE_ACCOUNT_KEY (or _ACCESS_KEY, _MASTER_KEY) is not base64: copy the account's "
+                "key again, whole"
+            )
+        parts = urlsplit(self.endpoint or "")
+        host = parts.hostname or ""
+        local = host in {"localhost", "::1"} or host.startswith("127.")
+        # An account's key only signs; obstore prefers a token to it.
+        shown = not self.anonymous and (self.key is None or self.token is not None)
+        if parts.scheme == "http" and not local and shown:
+            raise InvalidArgument(
+                "AZURE_STORAGE_ENDPOINT is plain http on another machine, where a token or signature could "
+                "be read on its way: use https, or set AZURE_SKIP_SIGNATURE=true to send none"
+            )
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> AzureConfig:
@@ -117,15 +140,15 @@ class AzureConfig:
             endpoint = endpoint or f"{place.rstrip('/')}/{account}"
         return cls(
             account=account,
-            key=key,
-            sas=sas,
-            token=values.first("AZURE_STORAGE_TOKEN"),
+            key=_secret(key),
+            sas=_secret(sas),
+            token=_secret(values.first("AZURE_STORAGE_TOKEN")),
             anonymous=values.true("AZURE_SKIP_SIGNATURE"),
             endpoint=None if endpoint is None else _clean(endpoint),
             ca_bundle=values.file("SSL_CERT_FILE"),
             connect_timeout_s=values.seconds("WSTORE_CONNECT_TIMEOUT", 10.0),
             idle_timeout_s=values.seconds("WSTORE_IDLE_TIMEOUT", 60.0),
-            identity=tuple((name, values.first(name)) for name in _IDENTITY),
+            identity=tuple((name, _secret(values.first(name))) for name in _IDENTITY),
         )
 
     # What `s3.wire` asks of a service
@@ -179,13 +202,22 @@ def open_azure(scheme: str, root: str) -> Store:
     describes its account. No request is sent.
 
     Raises:
-        InvalidArgument: the environment holds a value that means nothing, or names no account.
+        InvalidArgument: the environment holds a value that means nothing, names no account, or an endpoint
+            of another account than the URL.
     """
     config = AzureConfig.from_environment()
     container, _, host = root.partition("@")
     if host:
         account, _, domain = host.partition(".")
-        endpoint = config.endpoint or f"https://{account}.blob.{domain.partition('.')[2]}"
+        endpoint = config.endpoint
+        if endpoint is None:
+            endpoint = f"https://{account}.blob.{domain.partition('.')[2]}"
+        elif (served := _account_of(endpoint) or config.account) != account:
+            text = (
+                f"the URL names the account {account!r}, AZURE_STORAGE_ENDPOINT is of {served or 'none'!r}: "
+                f"unset it, or write {scheme}://{container}/... for the endpoint's own account"
+            )
+            raise InvalidArgument(text, url=f"{scheme}://{root}")
         config = replace(config, account=account, endpoint=endpoint)
     if config.account is None:
         text = (
@@ -193,11 +225,12 @@ def open_azure(scheme: str, root: str) -> Store:
             f"abfss://{container}@ACCOUNT.dfs.core.windows.net"
         )
         raise InvalidArgument(text, url=f"{scheme}://{root}")
-    blocks = Blocks(container, config)
+    url = f"{scheme}://{root}"
+    blocks = Blocks(url, container, config)
     # Blob names with a backslash come back with a slash in its place.
     return ObstoreStore(
         Service(
-            f"{scheme}://{root}",
+            url,
             _CAPABILITIES,
             lambda: _client(container, config),
             blocks.begin,
@@ -214,9 +247,9 @@ def _client(container: str, config: AzureConfig) -> Client:
     if config.anonymous:
         shown["skip_signature"] = True
     elif config.key is not None:
-        shown["account_key"] = config.key
+        shown["account_key"] = config.key.text
     elif config.sas is not None:
-        shown["sas_key"] = config.sas
+        shown["sas_key"] = config.sas.text
     return Client(
         container,
         config=shown,
@@ -226,6 +259,27 @@ def _client(container: str, config: AzureConfig) -> Client:
         client_options=client_options(config, container),
         retry_config=NO_RETRIES,
     )
+
+
+def _account_of(endpoint: str) -> str | None:
+    """The account that an endpoint names: in its path as emulators do, or first in one of Azure's hosts.
+    None where it does not say (a domain of one's own)."""
+    parts = urlsplit(endpoint)
+    if path := parts.path.strip("/"):
+        return path.rpartition("/")[2]
+    account, _, domain = (parts.hostname or "").partition(".")
+    return account if ".blob." in f".{domain}" else None
+
+
+def _secret(text: str | None) -> Secret | None:
+    return None if text is None else Secret(text.strip())
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        return bool(base64.b64decode(text, validate=True))
+    except ValueError:
+        return False
 
 
 def _clean(endpoint: str) -> str:

@@ -20,12 +20,13 @@ from urllib.parse import parse_qsl, urlsplit
 import obstore
 from obstore.store import AzureStore
 
-from wstore.errors import StoreError, UnsupportedOperation
+from wstore.errors import OutcomeUnknown, StoreError, UnsupportedOperation
 from wstore.stores.base import ObjectInfo
 from wstore.stores.joining import joined_size
+from wstore.stores.objects.unlogged import queries_unlogged
 from wstore.stores.s3.bulk import Bulk
 from wstore.stores.s3.dialect import normal_tag
-from wstore.stores.s3.failures import Failure
+from wstore.stores.s3.failures import Failure, printable
 from wstore.stores.s3.replies import server_time
 from wstore.stores.s3.wire import Request, Wire
 
@@ -35,21 +36,23 @@ if TYPE_CHECKING:
     from wstore.stores.objects.azure import AzureConfig
     from wstore.stores.objects.store import ObstoreStore
     from wstore.stores.s3.dialect import Outgoing
+    from wstore.stores.s3.replies import Reply
 
 _SIGNED_FOR = timedelta(hours=24)
 _CREATED = frozenset({201})
+_MAX_KEY_CHARACTERS = 1024
 
 Query = tuple[tuple[str, str], ...]
 
 
 class Blocks:
-    """Uploads to one container."""
+    """Uploads to one container, whose URL errors name."""
 
-    def __init__(self, container: str, config: AzureConfig) -> None:
+    def __init__(self, url: str, container: str, config: AzureConfig) -> None:
         self._config = config
         below = urlsplit(config.base).path.strip("/")
         place = f"{below}/{container}" if below else container
-        self._wire = Wire(place, config, _Authority(config))
+        self._wire = _BlobWire(url, place, config)
 
     def begin(self, store: ObstoreStore, key: str) -> BlockUpload:
         """An upload of a key; no request for the blob itself is sent."""
@@ -62,10 +65,12 @@ class Blocks:
     def _signature(self, store: ObstoreStore, key: str) -> Query:
         """What the query must hold to be allowed: nothing, where a header says who asks."""
         config = self._config
-        if config.anonymous or config.key is not None or config.token is not None:
+        if config.anonymous or config.key is not None:
             return ()
         if config.sas is not None:
-            return tuple(parse_qsl(config.sas.removeprefix("?"), keep_blank_values=True))
+            return tuple(parse_qsl(config.sas.text.removeprefix("?"), keep_blank_values=True))
+        if config.token is not None:
+            return ()
         if not Bulk.carries(key):
             # What obstore signs for such a name, Azure takes for a forgery.
             raise UnsupportedOperation(
@@ -80,6 +85,21 @@ class Blocks:
         return tuple(parse_qsl(urlsplit(store.run(key, sign)).query, keep_blank_values=True))
 
 
+class _BlobWire(Wire):
+    """Names blobs by the path's own URL, and keeps signatures, which are in queries, out of logs."""
+
+    def __init__(self, url: str, place: str, config: AzureConfig) -> None:
+        super().__init__(place, config, _Authority(config))
+        self._url = url
+
+    def url(self, key: str | None = None) -> str:
+        return self._url + (f"/{printable(key, _MAX_KEY_CHARACTERS)}" if key else "")
+
+    def call(self, request: Request, *, accept: frozenset[int] = frozenset({200})) -> Reply:
+        with queries_unlogged():
+            return super().call(request, accept=accept)
+
+
 class BlockUpload:
     """One upload (`stores.base.Upload`)."""
 
@@ -92,6 +112,7 @@ class BlockUpload:
         self._lock = threading.Lock()
         self._pieces: dict[int, tuple[int, int]] = {}
         self._failed: set[int] = set()
+        self._asked = False  # to publish: whether that happened may be unknown
         self._ended = False
 
     def put(self, number: int, offset: int, data: memoryview) -> None:
@@ -112,6 +133,7 @@ class BlockUpload:
 
         Raises:
             StoreError: a piece is missing or failed, or the blocks are gone; nothing was published.
+            OutcomeUnknown: the blocks are gone, and an earlier call may have published them.
         """
         self._require_open()
         url = self._store.url_of(self._key)
@@ -127,10 +149,14 @@ class BlockUpload:
         body = memoryview(_block_list([self._block(n) for n in sorted(pieces) if pieces[n][1]]))
         headers = {"content-length": str(body.nbytes)}
         request = self._request((("comp", "blocklist"),), headers, body)
+        repeated, self._asked = self._asked, True
         reply = self._wire.call(request, accept=frozenset({201, 400}))
         if reply.status == 400:
             if Failure.of(reply).code != "InvalidBlockList":
                 raise self._wire.error(reply, self._key)
+            if repeated:
+                text = "the pieces are gone: published and replaced since, or another write ended before"
+                raise OutcomeUnknown(text, url=url)
             text = "the pieces are gone: another write of this key ended meanwhile, or replaced this one"
             raise StoreError(text, url=url)
         self._ended = True
@@ -168,10 +194,12 @@ class _Authority:
             return headers
         if config.key is not None:
             headers["x-ms-date"] = formatdate(usegmt=True)
-            signature = shared_key_signature(request, headers, config.account or "", config.key)
+            signature = shared_key_signature(
+                request, headers, config.account or "", config.key.text
+            )
             headers["authorization"] = f"SharedKey {config.account}:{signature}"
         elif config.sas is None and config.token is not None:
-            headers["authorization"] = f"Bearer {config.token}"
+            headers["authorization"] = f"Bearer {config.token.text}"
         return headers
 
     def renewed(self) -> bool:

@@ -17,6 +17,7 @@ import urllib3
 from wstore.errors import IsADirectory, StoreError, UnsupportedOperation
 from wstore.stores.base import Capabilities, Expect, Read
 from wstore.stores.objects.http_replies import HTTP, object_info, pin, ranged, refusal
+from wstore.stores.objects.unlogged import queries_unlogged
 from wstore.stores.s3.environment import Environment
 from wstore.stores.s3.per_process import PerProcess
 from wstore.stores.s3.reading import changed, receive, require_tag
@@ -182,7 +183,7 @@ class HttpStore:
     def _exchange(
         self, method: str, at: str, headers: Mapping[str, str], url: str
     ) -> Iterator[Streamed]:
-        with translated(url, HTTP):
+        with queries_unlogged(), translated(url, HTTP):
             response = self._pool(at).urlopen(
                 method,
                 at,
@@ -229,8 +230,13 @@ def _followed(at: str, location: str, url: str) -> str:
         IsADirectory: to the same path with a slash behind it, as servers do for directories.
         StoreError: nowhere, to something else than HTTP, from TLS to none, or with a password.
     """
-    target = urljoin(at, location)
-    here, there = urlsplit(at), urlsplit(target)
+    here = urlsplit(at)
+    try:
+        target = urljoin(at, location)
+        there = urlsplit(target)
+        urllib3.util.parse_url(target)  # its errors would repeat the address
+    except (ValueError, urllib3.exceptions.LocationParseError):
+        location = ""
     if not location or there.scheme not in {"http", "https"} or not there.hostname:
         raise StoreError("the server redirects to no HTTP address", url=url)
     if here.scheme == "https" and there.scheme != "https":

@@ -261,8 +261,7 @@ class ObstoreStore:
                 "'spawn' or 'forkserver', or use this store only in the child",
                 url=self.url,
             )
-        client = self._client.get()
-        return attempt(lambda: call(client))
+        return attempt(lambda: call(self._client.get()))
 
     def _open(self) -> ObjectStore:
         runtime.note_use()

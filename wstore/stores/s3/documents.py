@@ -78,7 +78,7 @@ def parse(body: bytes) -> Element:
         IntegrityError: not well-formed, too large, too deep, or it declares a document type.
     """
     if len(body) > MAX_DOCUMENT_BYTES:
-        raise IntegrityError(f"an S3 reply of {len(body)} bytes is over {MAX_DOCUMENT_BYTES}")
+        raise IntegrityError(f"the reply of {len(body)} bytes is over {MAX_DOCUMENT_BYTES}")
     builder = TreeBuilder()
     depth = 0
 
@@ -86,7 +86,7 @@ def parse(body: bytes) -> Element:
         nonlocal depth
         depth += 1
         if depth > _MAX_DEPTH:
-            raise IntegrityError("an S3 reply is nested too deeply")
+            raise IntegrityError("the reply is nested too deeply")
         builder.start(name.rpartition("}")[2], {})
 
     def end(name: str) -> None:
@@ -95,7 +95,7 @@ def parse(body: bytes) -> Element:
         builder.end(name.rpartition("}")[2])
 
     def refuse(*_: object) -> None:
-        raise IntegrityError("an S3 reply declares a document type, which S3 never does")
+        raise IntegrityError("the reply declares a document type")
 
     parser = expat.ParserCreate(namespace_separator="}")
     parser.StartElementHandler = start
@@ -107,7 +107,7 @@ def parse(body: bytes) -> Element:
         parser.Parse(body, True)
         return builder.close()
     except expat.ExpatError as error:
-        raise IntegrityError(f"an S3 reply is not XML: {error}") from error
+        raise IntegrityError(f"the reply is not XML: {error}") from error
 
 
 def parse_error(body: bytes) -> ErrorReply | None:
@@ -139,7 +139,7 @@ def parse_listing(body: bytes, dialect: Dialect = S3) -> Page:
         info = ObjectInfo(
             size=_size(_needed(item, "Size")),
             modified=_instant(_needed(item, "LastModified")),
-            tag=dialect.read_tag(_text(item, dialect.tag_element)),
+            tag=_tag(item, dialect),
         )
         entries.append(Entry(decode(_needed(item, "Key")), info))
     entries.sort(key=lambda entry: entry.key.encode())
@@ -175,9 +175,17 @@ def parse_completed(body: bytes) -> str:
     return normal_tag(_needed(_document(body, "CompleteMultipartUploadResult"), "ETag"))
 
 
-def parse_copied(body: bytes, kind: str) -> tuple[str, datetime]:
-    """ETag and time in a CopyObjectResult or CopyPartResult (`kind`)."""
-    root = _document(body, kind)
+def parse_copied(body: bytes) -> tuple[str, datetime]:
+    """ETag and time in a CopyObjectResult."""
+    return _copied(_document(body, "CopyObjectResult"))
+
+
+def parse_copied_piece(body: bytes) -> tuple[str, datetime]:
+    """ETag and time in a CopyPartResult."""
+    return _copied(_document(body, "CopyPartResult"))
+
+
+def _copied(root: Element) -> tuple[str, datetime]:
     return normal_tag(_needed(root, "ETag")), _instant(_needed(root, "LastModified"))
 
 
@@ -196,7 +204,7 @@ def build_complete(pieces: Iterable[Piece]) -> bytes:
 def _document(body: bytes, tag: str) -> Element:
     root = parse(body)
     if root.tag != tag:
-        raise IntegrityError(f"an S3 reply is <{root.tag[:40]}> where <{tag}> belongs")
+        raise IntegrityError(f"the reply is <{root.tag[:40]}> where <{tag}> belongs")
     return root
 
 
@@ -214,13 +222,20 @@ def _text(parent: Element, name: str) -> str:
 def _needed(parent: Element, name: str) -> str:
     text = parent.findtext(name)
     if not text:
-        raise IntegrityError(f"<{parent.tag[:40]}> in an S3 reply has no {name}")
+        raise IntegrityError(f"<{parent.tag[:40]}> in the reply has no {name}")
     return text
+
+
+def _tag(item: Element, dialect: Dialect) -> str:
+    tag = dialect.read_tag(_text(item, dialect.tag_element))
+    if not tag:
+        raise IntegrityError(f"<{item.tag[:40]}> in the reply has no {dialect.tag_element}")
+    return tag
 
 
 def _size(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or len(text) > 19:
-        raise IntegrityError(f"a size in an S3 reply is {text[:40]!r}")
+        raise IntegrityError(f"a size in the reply is {text[:40]!r}")
     return int(text)
 
 
@@ -228,5 +243,5 @@ def _instant(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise IntegrityError(f"a time in an S3 reply is {text[:40]!r}") from error
+        raise IntegrityError(f"a time in the reply is {text[:40]!r}") from error
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

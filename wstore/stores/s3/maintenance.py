@@ -44,7 +44,7 @@ def copy_object(wire: Wire, source: str, target: str, *, limit: int, piece: int)
     except NotFound as error:
         # The reply does not say which of the two keys it is about; only a source can be missing.
         raise NotFound(error.message, url=wire.url(source)) from error
-    etag, modified = documents.parse_copied(reply.body, "CopyObjectResult")
+    etag, modified = wire.parsed(reply, target, documents.parse_copied)
     tag = wire.dialect.tag_of({**reply.headers, "etag": etag})
     return ObjectInfo(found.size, modified, tag) if tag else head(wire, target)
 
@@ -84,7 +84,7 @@ def abort_old_uploads(wire: Wire, prefix: str, *, older_than_s: float) -> list[s
             query += [("key-marker", marker[0]), ("upload-id-marker", marker[1])]
         reply = wire.call(Request("GET", query=tuple(query)))
         limit = server_time(reply.headers) - timedelta(seconds=older_than_s)
-        page = documents.parse_pending(reply.body)
+        page = wire.parsed(reply, prefix, documents.parse_pending)
         for pending in page.uploads:
             if pending.initiated <= limit and pending.key.startswith(prefix):
                 abort = Request("DELETE", pending.key, (("uploadId", pending.upload_id),))

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
 _MAX_WAIT_S = 3600.0
+# Google decodes what is stored compressed, ignores ranges of it, and says so in the second.
+_ENCODINGS = ("content-encoding", "x-goog-stored-content-encoding")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class Reply:
 
     status: int
     headers: Mapping[str, str]
-    body: bytes = field(repr=False)
+    body: bytes = field(repr=False, default=b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,8 @@ def extent(
     Raises:
         StoreError: another range, or a whole object that was not asked for.
     """
-    if headers.get("content-encoding", "identity") not in {"identity", "", "aws-chunked"}:
+    encodings = {headers.get(name, "") for name in _ENCODINGS}
+    if not encodings <= {"identity", "", "aws-chunked"}:
         raise StoreError("the object is stored compressed in transit (Content-Encoding)", url=url)
     if status == 206:
         match = _CONTENT_RANGE.fullmatch(headers.get("content-range", ""))

@@ -50,7 +50,7 @@ class PiecewiseUpload:
         if checksum:
             headers |= dict(wire.dialect.upload_extra)
         reply = wire.call(Request("POST", key, (("uploads", ""),), headers))
-        self._id = documents.parse_upload_id(reply.body)
+        self._id = wire.parsed(reply, key, documents.parse_upload_id)
 
     def put(self, number: int, offset: int, data: memoryview) -> None:
         """Send a piece. `offset` is not needed: the service orders pieces by number."""
@@ -85,8 +85,8 @@ class PiecewiseUpload:
         """Let the service copy a piece: `source` are the headers that name it."""
         query = (("partNumber", str(number + 1)), ("uploadId", self._id))
         request = Request("PUT", self._key, query, source)
-        body = call_that_may_fail_late(self._wire, request).body
-        etag, _ = documents.parse_copied(body, "CopyPartResult")
+        reply = call_that_may_fail_late(self._wire, request)
+        etag, _ = self._wire.parsed(reply, self._key, documents.parse_copied_piece)
         with self._lock:
             self._pieces[number] = (documents.Piece(number + 1, etag, None), size)
 
@@ -108,10 +108,15 @@ class PiecewiseUpload:
         reply = call_that_may_fail_late(self._wire, request, accept=frozenset({200, 404}))
         if reply.status == 404:
             return self._settled(reply, size)
-        etag = documents.parse_completed(reply.body)
-        self._ended = True
+        try:
+            etag = self._wire.parsed(reply, self._key, documents.parse_completed)
+        except IntegrityError as error:
+            return self._told_by_the_object(size, error)
         tag = self._dialect.tag_of({**reply.headers, "etag": etag})
-        return ObjectInfo(size, server_time(reply.headers), tag) if tag else self._found(size)
+        if not tag:
+            return self._found(size)
+        self._ended = True
+        return ObjectInfo(size, server_time(reply.headers), tag)
 
     def abort(self) -> None:
         """Drop the pieces. An upload that is already gone is fine."""
@@ -146,18 +151,31 @@ class PiecewiseUpload:
         """The service knows no such upload (any more): was it this one's earlier completion?"""
         if Failure.of(reply).code != "NoSuchUpload":
             raise self._wire.error(reply, self._key)
-        self._ended = True
         return self._found(size)
 
+    def _told_by_the_object(self, size: int, error: IntegrityError) -> ObjectInfo:
+        """The answer to a completion was no document: only the object says whether it took effect."""
+        found, info = write_id_of(self._wire, self._key)
+        if info is None or found != self._write_id:
+            raise error
+        return self._checked(info, size)
+
     def _found(self, size: int) -> ObjectInfo:
-        """The finished object as the service has it now."""
+        """The finished object as the service has it now. Where it cannot be asked, completing may be
+        repeated."""
         url = self._wire.url(self._key)
         found, info = write_id_of(self._wire, self._key)
         if info is None or found != self._write_id:
+            self._ended = True
             text = "the upload is gone: completed and replaced since, or aborted by someone else"
             raise OutcomeUnknown(text, url=url)
+        return self._checked(info, size)
+
+    def _checked(self, info: ObjectInfo, size: int) -> ObjectInfo:
+        self._ended = True
         if info.size != size:
-            raise IntegrityError(f"{size} bytes were sent, {info.size} are stored", url=url)
+            text = f"{size} bytes were sent, {info.size} are stored"
+            raise IntegrityError(text, url=self._wire.url(self._key))
         return info
 
 

@@ -6,7 +6,7 @@ import contextlib
 import socket
 import ssl
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -16,6 +16,7 @@ from urllib3 import exceptions as transport
 from wstore.errors import (
     ConnectionFailed,
     CredentialsMissing,
+    IntegrityError,
     InvalidArgument,
     InvalidPath,
     StoreError,
@@ -31,9 +32,11 @@ from wstore.stores.s3.per_process import PerProcess
 from wstore.stores.s3.replies import Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from wstore.stores.s3.dialect import Authority, Dialect, Service
+
+T = TypeVar("T")
 
 _MAX_ERROR_BYTES = 64 << 10
 # urllib3 hands a body to one `sendall` a chunk, and a socket's timeout bounds the whole `sendall`: so
@@ -196,6 +199,18 @@ class Wire:
         if reply.status == 401 and self._authority.renewed():
             return Unavailable("the access token was refused; the next one is newer", url=url)
         return Failure.of(reply).error(url=url, bucket=self.bucket, region=self.config.region)
+
+    def parsed(self, reply: Reply, key: str | None, parse: Callable[[bytes], T]) -> T:
+        """What `parse` (of `documents`) reads in a reply about `key`.
+
+        Raises:
+            IntegrityError: the reply is no such document.
+        """
+        try:
+            return parse(reply.body)
+        except IntegrityError as error:
+            text = f"{error.message}: is this {self.dialect.service}?"
+            raise IntegrityError(text, url=self.url(key)) from error
 
     def close(self) -> None:
         """Close the idle connections of this process."""

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
-from wstore.errors import InvalidArgument, InvalidPath, WStoreError
+from wstore.errors import InvalidArgument, InvalidPath, StoreError, WStoreError
 from wstore.stores.base import (
     Copy,
     Entry,
@@ -152,17 +153,21 @@ class XmlStore:
             query.append(("delimiter", "/"))
         if start_after:
             query.append(("start-after", start_after))
+        parse = partial(documents.parse_listing, dialect=self._wire.dialect)
         after = start_after.encode()
         token: str | None = None
         while True:
             more = [] if token is None else [("continuation-token", token)]
             reply = self._wire.call(Request("GET", query=(*query, *more)))
-            page = documents.parse_listing(reply.body, self._wire.dialect)
+            page = self._wire.parsed(reply, prefix, parse)
             # "a/" sums up keys after "a/b" as well as before it; the contract is about its own name.
             yield from (entry for entry in page.entries if entry.key.encode() > after)
-            token = page.next_token
-            if token is None:
+            if page.next_token is None:
                 return
+            if page.next_token == token:
+                text = "the service gives the same page of a listing for ever"
+                raise StoreError(text, url=self._wire.url(prefix))
+            token = page.next_token
 
     def delete(self, key: str) -> None:
         """One DELETE; most services answer alike whether there was an object or not."""

@@ -35,7 +35,7 @@ class Call:
 
     Attributes:
         op: stat, read, write, list, delete; of features: upload, put, complete, abort, copy, is_dir,
-            mkdir, rmdir, sweep, wrote. A listing is one call for each page of it.
+            mkdir, rmdir, sweep, wrote, capabilities (of one key). A listing is one call for each page of it.
         key: what it concerns (a prefix for list and sweep, the source for copy).
         offset: of a read or a piece, in bytes.
         length: bytes asked for by a read, or given to a write or a put.
@@ -199,7 +199,8 @@ class _Features:
         return self._wrapper.around(Call("wrote", key), lambda: settler.wrote(key, write_id))
 
     def capabilities_at(self, key: str) -> Capabilities:
-        return self._inner(Places).capabilities_at(key)
+        places = self._inner(Places)
+        return self._wrapper.around(Call("capabilities", key), lambda: places.capabilities_at(key))
 
 
 class _WrappedUpload:

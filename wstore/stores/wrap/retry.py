@@ -27,6 +27,8 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 _LASTING_S = 3.0
+# Of its own: the state of the `random` module is the user's, who may have seeded it for a training run.
+_random = random.SystemRandom()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Retry(Wrapper):
         *,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
-        uniform: Callable[[float, float], float] = random.uniform,
+        uniform: Callable[[float, float], float] = _random.uniform,
     ) -> None:
         """`sleep`, `clock` (monotonic seconds) and `uniform` are replaced by tests."""
         super().__init__(inner)
@@ -268,6 +270,12 @@ class _ConditionalWrite:
                 "the present object is: read it back and compare",
                 url=error.url,
             ) from error
-        if settle.wrote(self._key, self._id):
-            return self._store.stat(self._key)
-        raise error
+        if not settle.wrote(self._key, self._id):
+            raise error
+        info, size = self._store.stat(self._key), self._data.nbytes
+        if info.size != size:
+            text = (
+                f"{size} bytes were sent by an attempt that lost its answer, {info.size} are stored"
+            )
+            raise errors.IntegrityError(text, url=error.url) from error
+        return info
