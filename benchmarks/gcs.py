@@ -27,7 +27,7 @@ _ROUNDS = 8
 
 
 class Gcsfs:
-    """gcsfs: `cat_ranges` and `pipe_file`, parallel in its own event loop; no probe, no caches."""
+    """gcsfs: `cat_ranges`, parallel in its own event loop; no probe, no caches."""
 
     name = "gcsfs"
 
@@ -47,9 +47,6 @@ class Gcsfs:
             [self._path] * len(starts), starts, ends, batch_size=CONCURRENCY
         )
         return [memoryview(data) for data in found]
-
-    def write(self, data: memoryview) -> None:
-        self._files.pipe_file(self._path, bytes(data), chunksize=REQUEST)
 
 
 def read(data: bytes, chosen: Settings) -> dict[str, Row]:
@@ -71,30 +68,6 @@ def read(data: bytes, chosen: Settings) -> dict[str, Row]:
         ]
         rounds = min(_ROUNDS, chosen.scale.rounds)
         return race("gcs read", contenders, nbytes=len(data), rounds=rounds, seed=chosen.seed)
-
-
-def write(data: bytes, chosen: Settings) -> dict[str, Row]:
-    """One object from memory, in pieces of 8 MiB."""
-    data = _repeated(data)
-    with _emulator(chosen) as (endpoint, path):
-        theirs = path.with_name("theirs")
-        peer = Gcsfs(endpoint, f"{_BUCKET}/{theirs.key}")
-
-        def ours() -> StoragePath:
-            path.write_file(data, piece_size=REQUEST, concurrency=CONCURRENCY)
-            return path
-
-        def gcsfs() -> StoragePath:
-            peer.write(memoryview(data))
-            return theirs
-
-        def check(written: StoragePath) -> None:
-            if written.read_bytes() != data:
-                raise SystemExit(f"wrong bytes in {written}")
-
-        contenders = [Contender("wstore", ours, check), Contender(peer.name, gcsfs, check)]
-        rounds = min(_ROUNDS, chosen.scale.rounds)
-        return race("gcs write", contenders, nbytes=len(data), rounds=rounds, seed=chosen.seed)
 
 
 @contextmanager

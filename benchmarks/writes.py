@@ -12,7 +12,6 @@ import random
 import time
 from typing import TYPE_CHECKING
 
-from benchmarks import gcs
 from benchmarks.common import (
     CONCURRENCY,
     REQUEST,
@@ -39,7 +38,7 @@ def main() -> None:
         data = random_bytes(chosen.seed, chosen.scale.size)
         folder = StoragePath(chosen.url)
         s3, posix = _s3(folder, data, chosen), _posix(data, chosen)
-        stream, emulator = _stream(folder, data, chosen), gcs.write(data, chosen)
+        stream = _stream(folder, data, chosen)
         ratios = {
             "write_vs_boto3": s3["boto3"].wall_s / s3["wstore"].wall_s,
             "write_cpu_vs_boto3": s3["wstore"].cpu_s_per_gib / s3["boto3"].cpu_s_per_gib,
@@ -47,12 +46,11 @@ def main() -> None:
             "fsspec_write_vs_s3fs": min(
                 clients["s3fs"].wall_s / clients["wstore fsspec"].wall_s for clients in (s3, stream)
             ),
-            "gcs_write_vs_gcsfs": emulator["gcsfs"].wall_s / emulator["wstore"].wall_s,
             "posix_write_vs_fsync": posix["write + fsync"].wall_s / posix["wstore"].wall_s,
             "extra_mib_up": _extra_mib_up(folder, chosen),
         }
         folder.remove_tree()
-    rows = [row for clients in (s3, stream, emulator, posix) for row in clients.values()]
+    rows = [row for clients in (s3, stream, posix) for row in clients.values()]
     report("writes", ratios, rows, chosen, started)
 
 
