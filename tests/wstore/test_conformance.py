@@ -20,7 +20,7 @@ from tests.wstore.sftp_server import sftp_server
 from wstore.errors import NotFound
 from wstore.stores.fsspec.fsspec_store import FsspecStore
 from wstore.stores.fsspec.gcs_store import GcsJsonStore
-from wstore.stores.gcs.config import GcsConfig, Secret
+from wstore.stores.gcs.config import GcsConfig
 from wstore.stores.gcs.store import GcsStore
 from wstore.stores.memory import MemoryStore
 from wstore.stores.objects.azure import open_azure
@@ -28,6 +28,7 @@ from wstore.stores.objects.memory import client_of as obstore_memory
 from wstore.stores.objects.memory import open_memory
 from wstore.stores.posix_store import PosixStore
 from wstore.stores.s3.config import S3Config
+from wstore.stores.s3.environment import Secret
 from wstore.stores.s3.store import S3Store
 from wstore.stores.wrap import Faults, Latency, Limit, Retry, RetryPolicy, Trace
 from wstore.testing.azurite import AzureEndpoint, create_container, get_blob, put_blob

@@ -7,11 +7,9 @@ import dataclasses
 import errno
 import json
 import os
-import signal
 import sys
 import tempfile
 import threading
-import time
 import traceback
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -23,6 +21,7 @@ import pytest
 from fsspec.asyn import get_loop
 from fsspec.config import conf
 
+from tests.children import wait_for
 from tests.wstore.sftp_server import PASSWORD, sftp_server
 from wstore import StoragePath
 from wstore.errors import (
@@ -195,13 +194,7 @@ def test_a_forked_child_connects_by_itself(sftp: str, tmp_path: Path) -> None:
             store.write(key, memoryview(b"child"))
         finally:
             os._exit(0)
-    deadline = time.monotonic() + 60
-    while os.waitpid(pid, os.WNOHANG)[0] != pid:
-        if time.monotonic() > deadline:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            raise AssertionError("the child hangs")
-        time.sleep(0.02)
+    wait_for(pid)
     assert bytes(store.read(key, 0, 9).data) == b"child"
     store.close()
 

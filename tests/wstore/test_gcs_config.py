@@ -12,9 +12,10 @@ from wstore import StoragePath
 from wstore.errors import InvalidArgument, InvalidPath
 from wstore.stores import registry
 from wstore.stores.gcs import GcsConfig, GcsStore, open_gcs, scheme_of
-from wstore.stores.gcs.config import ENDPOINT, Secret, emulator_url
+from wstore.stores.gcs.config import ENDPOINT, emulator_url
 from wstore.stores.gcs.credentials import Tokens
 from wstore.stores.s3.config import Target
+from wstore.stores.s3.environment import Secret
 from wstore.urls import parse
 
 if TYPE_CHECKING:

@@ -24,9 +24,10 @@ from wstore.errors import (
     Unavailable,
     WStoreError,
 )
-from wstore.stores.gcs.config import GcsConfig, Secret
+from wstore.stores.gcs.config import GcsConfig
 from wstore.stores.gcs.credentials import Tokens, _translated
 from wstore.stores.gcs.store import GcsStore
+from wstore.stores.s3.environment import Secret
 from wstore.stores.wrap import Retry
 from wstore.testing.fake_gcs import FakeGcs
 from wstore.testing.fault_server import FOREVER, FaultServer

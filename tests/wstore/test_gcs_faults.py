@@ -26,10 +26,11 @@ from wstore.errors import (
     WStoreError,
 )
 from wstore.stores.base import Expect
-from wstore.stores.gcs.config import GcsConfig, Secret
+from wstore.stores.gcs.config import GcsConfig
 from wstore.stores.gcs.store import GcsStore
 from wstore.stores.probing import creates_exclusively
 from wstore.stores.s3 import S3Config, S3Store
+from wstore.stores.s3.environment import Secret
 from wstore.stores.wrap import Retry, RetryPolicy
 from wstore.testing.certificates import TlsIdentity, make_identity
 from wstore.testing.fake_gcs import FakeGcs

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from tests.children import wait_for
 from wstore import StoragePath
 from wstore.errors import (
     AccessDenied,
@@ -32,8 +31,8 @@ from wstore.stores.fsspec.gcs_replies import failure
 from wstore.stores.fsspec.gcs_session import Request, Session
 from wstore.stores.fsspec.gcs_store import GcsJsonStore
 from wstore.stores.gcs import GcsConfig
-from wstore.stores.gcs.config import Secret
 from wstore.stores.gcs.dialect import GCS
+from wstore.stores.s3.environment import Secret
 from wstore.stores.s3.replies import Reply, extent
 from wstore.stores.wrap import Retry
 from wstore.testing.fake_gcs import FakeGcs
@@ -345,13 +344,7 @@ def test_a_forked_child_connects_by_itself(
             store.write("child", memoryview(bytes(store.read("shared", 0, 9).data)))
         finally:
             os._exit(0)
-    deadline = time.monotonic() + 60
-    while os.waitpid(pid, os.WNOHANG)[0] != pid:
-        if time.monotonic() > deadline:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            raise AssertionError("the child hangs")
-        time.sleep(0.02)
+    wait_for(pid)
     assert get_gcs_object(gcs, gcs_bucket, "child") == b"bytes"
     assert bytes(store.read("shared", 0, 9).data) == b"bytes"
 

@@ -28,11 +28,11 @@ from wstore.errors import (
     WStoreError,
 )
 from wstore.stores.base import Expect, Multipart
-from wstore.stores.gcs.config import Secret
 from wstore.stores.objects.azure import EMULATOR_KEY, AzureConfig, open_azure
 from wstore.stores.objects.memory import client_of, open_memory
 from wstore.stores.objects.store import ObstoreStore, Service
 from wstore.stores.registry import bare_store
+from wstore.stores.s3.environment import Secret
 from wstore.testing import azurite as emulator
 from wstore.testing.faults import LostAnswer, Status
 

@@ -7,6 +7,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from wstore.cli import main
 from wstore.path import StoragePath
 from wstore_transports.demo.events import Loaded, Published
@@ -14,8 +16,6 @@ from wstore_transports.demo.results import Results
 from wstore_transports.versions import Root
 
 if TYPE_CHECKING:
-    import pytest
-
     from tests.conftest import MakeBucket, UseEndpoint
     from wstore.testing.s3_requests import S3Endpoint
 
@@ -86,15 +86,18 @@ def test_on_a_server_of_the_users(
     assert len(Root.open(StoragePath(url)).versions()) == 1
 
 
-def test_on_a_server_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("server", "scheme"), [("s3", "s3"), ("gcs", "gs")])
+def test_on_a_server_of_its_own(
+    server: str, scheme: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = children()
     with resources.as_file(resources.files("fracast")) as package:
         model = next(package.rglob("model.safetensors"))
-        words = ["--server", "s3", "--model", str(model), "--versions", "1", "--engines", "1"]
+        words = ["--server", server, "--model", str(model), "--versions", "1", "--engines", "1"]
         code = main(["demo", *words, "--json"])
     found = json.loads(capsys.readouterr().out)
     assert code == 0, found
-    assert found["url"].startswith("s3://")
+    assert found["url"].startswith(f"{scheme}://")
     assert [row["digest_equal"] for row in found["versions"]] == [True]
     assert children() <= before
 

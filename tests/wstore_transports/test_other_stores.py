@@ -1,11 +1,9 @@
-"""A root, checkpoints and the demo on the stores that are neither S3 nor a disk."""
+"""A root and checkpoints on the stores that are neither S3 nor a disk."""
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
-from importlib import resources
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +11,6 @@ import pytest
 
 from tests.wstore.sftp_server import sftp_server
 from wstore import StoragePath
-from wstore.cli import main
 from wstore.testing.azurite import create_container
 from wstore_transports.checkpoint import CheckpointReader, CheckpointWriter, weights_digest
 
@@ -70,14 +67,3 @@ def test_versions_are_written_and_read(root: StoragePath) -> None:
     target = {"w1": np.zeros((300, 1000), np.float32)}
     reader.load(names=["w1"], out=target)
     assert (target["w1"] == weights["w1"]).all()
-
-
-def test_demo_on_an_emulator_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    with resources.as_file(resources.files("fracast")) as package:
-        model = next(package.rglob("model.safetensors"))
-        words = ["--server", "gcs", "--model", str(model), "--versions", "1", "--engines", "1"]
-        code = main(["demo", *words, "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert code == 0, found
-    assert found["url"].startswith("gs://")
-    assert [row["digest_equal"] for row in found["versions"]] == [True]

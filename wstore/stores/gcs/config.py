@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from wstore.errors import InvalidArgument
 from wstore.stores.gcs.dialect import GCS
 from wstore.stores.s3.config import Target
-from wstore.stores.s3.environment import Environment, clean_endpoint
+from wstore.stores.s3.environment import Environment, Secret, clean_endpoint, is_this_machine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,16 +21,6 @@ ENDPOINT = "https://storage.googleapis.com"
 _EMULATOR = "STORAGE_EMULATOR_HOST"
 
 _SECRETS = "GOOGLE_APPLICATION_CREDENTIALS"
-
-
-@dataclass(frozen=True, slots=True)
-class Secret:
-    """A text that no repr shows and no pickle carries."""
-
-    text: str = field(repr=False)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        raise TypeError("credentials are not pickled; each process finds its own")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +63,7 @@ class GcsConfig:
     def __post_init__(self) -> None:
         parts = urlsplit(self.endpoint)
         host = parts.hostname or ""
-        local = host in {"localhost", "::1"} or host.startswith("127.")
-        if parts.scheme == "http" and not local and not self.anonymous:
+        if parts.scheme == "http" and not is_this_machine(host) and not self.anonymous:
             raise InvalidArgument(
                 "the Google Cloud Storage endpoint is plain http on another machine, where a token could "
                 "be read on its way: use https, or set GOOGLE_SKIP_SIGNATURE=true to send none"

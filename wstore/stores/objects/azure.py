@@ -16,13 +16,12 @@ from obstore.store import AzureStore as Client
 
 from wstore.errors import InvalidArgument
 from wstore.stores.base import Capabilities, MiB, PieceLimits
-from wstore.stores.gcs.config import Secret
 from wstore.stores.objects.azure_blocks import Blocks
 from wstore.stores.objects.store import ObstoreStore, Service
 from wstore.stores.s3.bulk import NO_RETRIES, client_options
 from wstore.stores.s3.config import Target
 from wstore.stores.s3.dialect import S3, Dialect
-from wstore.stores.s3.environment import Environment
+from wstore.stores.s3.environment import Environment, Secret, is_this_machine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -109,10 +108,9 @@ class AzureConfig:
             )
         parts = urlsplit(self.endpoint or "")
         host = parts.hostname or ""
-        local = host in {"localhost", "::1"} or host.startswith("127.")
         # An account's key only signs; obstore prefers a token to it.
         shown = not self.anonymous and (self.key is None or self.token is not None)
-        if parts.scheme == "http" and not local and shown:
+        if parts.scheme == "http" and not is_this_machine(host) and shown:
             raise InvalidArgument(
                 "AZURE_STORAGE_ENDPOINT is plain http on another machine, where a token or signature could "
                 "be read on its way: use https, or set AZURE_SKIP_SIGNATURE=true to send none"

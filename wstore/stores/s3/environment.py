@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
@@ -12,6 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A text that no repr shows and no pickle carries."""
+
+    text: str = field(repr=False)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError("credentials are not pickled; each process finds its own")
 
 
 class Environment:
@@ -69,6 +80,11 @@ class Environment:
         if text not in {"crc32c", "off"}:
             raise InvalidArgument(f"{name} is {text!r}; it may be crc32c or off")
         return text == "crc32c"
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether a host name stands for this machine itself, so that nobody listens on the way."""
+    return host in {"localhost", "::1"} or host.startswith("127.")
 
 
 def clean_endpoint(text: str, service: str, secrets: str) -> str:

@@ -27,6 +27,7 @@ from wstore.errors import (
 from wstore.stores.s3 import sigv4
 from wstore.stores.s3.dialect import Outgoing
 from wstore.stores.s3.documents import MAX_DOCUMENT_BYTES
+from wstore.stores.s3.environment import is_this_machine
 from wstore.stores.s3.failures import Failure, printable
 from wstore.stores.s3.per_process import PerProcess
 from wstore.stores.s3.replies import Reply
@@ -281,7 +282,7 @@ def proxy_for(scheme: str, netloc: str, host: str) -> str | None:
     """The proxy that the environment demands. Never one for this machine's own addresses: a proxy
     elsewhere would look for the service at itself."""
     proxy = getproxies().get(scheme)
-    if not proxy or host == "localhost" or host.startswith("127.") or host == "::1":
+    if not proxy or is_this_machine(host):
         return None
     return None if proxy_bypass(netloc) or proxy_bypass(host) else proxy
 
