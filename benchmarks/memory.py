@@ -1,6 +1,6 @@
 """One transfer in a process of its own; prints the peak resident memory that it added, in MiB (Linux).
 
-    memory.py up|down|read_into URL LOCAL_FILE
+    memory.py up|down|copy|read_into URL LOCAL_FILE
 
 What the transfer starts from or fills is touched beforehand, and connections are open: the figure is
 what the transfer itself holds.
@@ -28,6 +28,8 @@ def main(action: str, url: str, local: str) -> None:
         path.upload(local)
     elif action == "down":
         path.download(local)
+    elif action == "copy":
+        path.copy(StoragePath(local))
     elif path.read_into(target) != len(target):
         raise SystemExit("short read")
     print((peak() - before) / MiB)

@@ -21,16 +21,15 @@ from benchmarks.common import (
     BUSY_THREADS,
     CONCURRENCY,
     REQUEST,
-    Contender,
-    Row,
     Settings,
     peak_extra_mib,
-    race,
     random_bytes,
-    report,
+    same,
     settings,
 )
 from benchmarks.peers import Boto3, Obstore, S3fs, WStoreFsspec
+from benchmarks.racing import Contender, Row, race
+from benchmarks.reporting import race_table, report
 from wstore import StoragePath
 from wstore.stores.base import MiB
 
@@ -63,7 +62,7 @@ def main() -> None:
         ratios["gcs_read_vs_gcsfs"] = emulator["gcsfs"].wall_s / emulator["wstore"].wall_s
         path.parent.remove_tree()
     rows = [row for clients in (*races.values(), emulator) for row in clients.values()]
-    report("reads", ratios, rows, chosen, started)
+    report("reads", ratios, rows, [race_table(rows)], json_to=chosen.json_to, started=started)
 
 
 def _read(path: StoragePath, data: bytes, chosen: Settings) -> dict[str, Row]:
@@ -93,8 +92,8 @@ def _busy(path: StoragePath, data: bytes, chosen: Settings) -> dict[str, Row]:
 
 def _busy_small(path: StoragePath, data: bytes, chosen: Settings, request: int) -> dict[str, Row]:
     """Every second block of the object, as frames of deltas are read: nothing to merge."""
-    span = len(data) if request > MiB else chosen.scale.busy_size
-    ranges = _ranges(0, min(span, len(data)), step=2 * request, size=request)
+    span = chosen.scale.busy_size * (2 if request > MiB else 1)
+    ranges = _ranges(0, span, step=2 * request, size=request)
     contenders = [
         _wstore(path, data, ranges),
         _peer(Boto3(path.root, path.key), data, ranges),
@@ -172,7 +171,7 @@ def _peer(peer: Reader, data: bytes, ranges: Ranges) -> Contender[list[memoryvie
 def _check(data: bytes, ranges: Ranges, found: list[memoryview]) -> None:
     view = memoryview(data)
     for (offset, length), part in zip(ranges, found, strict=True):
-        if part.cast("B") != view[offset : offset + length]:
+        if not same(part, view[offset : offset + length]):
             raise SystemExit(f"wrong bytes in [{offset}, {offset + length})")
 
 

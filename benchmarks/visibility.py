@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import os
 import random
 import statistics
 import sys
@@ -28,10 +27,11 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common import machine
+from benchmarks.reporting import machine
 from wstore import StoragePath
 from wstore.stores import registry
 from wstore.stores.wrap import Trace, TraceRecord
+from wstore.testing.environments import pointed_at
 from wstore.testing.fuse_mounts import two_mounts
 from wstore.testing.servers import create_bucket, seaweed_server
 from wstore.urls import parse
@@ -81,8 +81,8 @@ def main() -> None:
         with (
             seaweed_server(directory / "server") as endpoint,
             two_mounts(endpoint.filer, directory) as (ours, theirs),
+            pointed_at(endpoint),
         ):
-            os.environ.update(endpoint.environment())
             create_bucket(endpoint, "bench")
             places = {"mount": (str(ours.path), str(theirs.path)), "s3": ("s3://bench",) * 2}
             rows = [

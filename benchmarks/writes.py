@@ -10,25 +10,26 @@ from __future__ import annotations
 import os
 import random
 import time
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks.common import (
     CONCURRENCY,
     REQUEST,
-    Contender,
-    Row,
     Settings,
     peak_extra_mib,
-    race,
     random_bytes,
-    report,
     settings,
 )
 from benchmarks.peers import Boto3, Obstore, S3fs, WStoreFsspec
+from benchmarks.racing import Contender, Row, race
+from benchmarks.reporting import race_table, report
 from wstore import StoragePath
 from wstore.stores.base import MiB
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 
@@ -37,8 +38,8 @@ def main() -> None:
     with settings(__doc__ or "") as chosen:
         data = random_bytes(chosen.seed, chosen.scale.size)
         folder = StoragePath(chosen.url)
-        s3, posix = _s3(folder, data, chosen), _posix(data, chosen)
-        stream = _stream(folder, data, chosen)
+        posix, data = _posix(data, chosen), data[: chosen.scale.write_size]
+        s3, stream = _s3(folder, data, chosen), _stream(folder, data, chosen)
         ratios = {
             "write_vs_boto3": s3["boto3"].wall_s / s3["wstore"].wall_s,
             "write_cpu_vs_boto3": s3["wstore"].cpu_s_per_gib / s3["boto3"].cpu_s_per_gib,
@@ -51,65 +52,63 @@ def main() -> None:
         }
         folder.remove_tree()
     rows = [row for clients in (s3, stream, posix) for row in clients.values()]
-    report("writes", ratios, rows, chosen, started)
+    report("writes", ratios, rows, [race_table(rows)], json_to=chosen.json_to, started=started)
 
 
 def _s3(folder: StoragePath, data: bytes, chosen: Settings) -> dict[str, Row]:
     """One object from memory, in pieces of 8 MiB, 8 at once; each client has a key of its own."""
 
-    def ours() -> StoragePath:
-        path = folder / "wstore"
-        path.write_file(data, piece_size=REQUEST, concurrency=CONCURRENCY)
-        return path
-
-    def check(path: StoragePath) -> None:
-        if path.read_bytes() != data:
-            raise SystemExit(f"{path.url} holds other bytes than were written")
-
-    def contender(peer: type[Boto3 | S3fs | Obstore | WStoreFsspec]) -> Contender[StoragePath]:
+    own = folder / "wstore"
+    ours = partial(own.write_file, data, piece_size=REQUEST, concurrency=CONCURRENCY)
+    writers = [_Writer("wstore", own, ours)]
+    for peer in (WStoreFsspec, Boto3, S3fs, Obstore):
         path = folder / peer.name
         client = peer(path.root, path.key)
-
-        def run() -> StoragePath:
-            client.write(memoryview(data))
-            return path
-
-        return Contender(peer.name, run, check)
-
-    peers = [contender(peer) for peer in (WStoreFsspec, Boto3, S3fs, Obstore)]
-    return race(
-        "write",
-        [Contender("wstore", ours, check), *peers],
-        nbytes=len(data),
-        rounds=chosen.scale.rounds,
-        seed=chosen.seed,
-    )
+        writers.append(_Writer(peer.name, path, partial(client.write, memoryview(data))))
+    return _race("write", writers, data, chosen)
 
 
 def _stream(folder: StoragePath, data: bytes, chosen: Settings) -> dict[str, Row]:
     """The same object through `open("wb")` of both fsspec file systems, 1 MiB at a time."""
-
-    def check(path: StoragePath) -> None:
-        if path.read_bytes() != data:
-            raise SystemExit(f"{path.url} holds other bytes than were written")
-
-    def contender(peer: type[S3fs | WStoreFsspec]) -> Contender[StoragePath]:
+    writers = []
+    for peer in (WStoreFsspec, S3fs):
         path = folder / f"{peer.name} stream"
         client = peer(path.root, path.key)
+        writers.append(_Writer(peer.name, path, partial(client.stream, memoryview(data))))
+    return _race("write stream", writers, data, chosen)
 
-        def run() -> StoragePath:
-            client.stream(memoryview(data))
-            return path
 
-        return Contender(peer.name, run, check)
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """How one client writes the object, and where."""
 
-    return race(
-        "write stream",
-        [contender(WStoreFsspec), contender(S3fs)],
+    client: str
+    path: StoragePath
+    write: Callable[[], object]
+
+    def run(self) -> StoragePath:
+        self.write()
+        return self.path
+
+
+def _race(case: str, writers: Sequence[_Writer], data: bytes, chosen: Settings) -> dict[str, Row]:
+    """Each round checks the size. All bytes are read back at the end: reading takes as long as writing."""
+
+    def check(path: StoragePath) -> None:
+        if path.stat().size != len(data):
+            raise SystemExit(f"{path.url} has another size than was written")
+
+    rows = race(
+        case,
+        [Contender(writer.client, writer.run, check) for writer in writers],
         nbytes=len(data),
         rounds=chosen.scale.rounds,
         seed=chosen.seed,
     )
+    for writer in writers:
+        if writer.path.read_bytes() != data:
+            raise SystemExit(f"{writer.path.url} holds other bytes than were written")
+    return rows
 
 
 def _posix(data: bytes, chosen: Settings) -> dict[str, Row]:

@@ -7,10 +7,10 @@ import os
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
+from hypothesis import settings
 
 from wstore import StoragePath
-from wstore.errors import MissingPackage
-from wstore.testing.azurite import AzureEndpoint, azurite_server, install_azurite
+from wstore.testing.azurite import AzureEndpoint, azurite_is_missing, azurite_server
 from wstore.testing.fault_server import FaultServer
 from wstore.testing.fuse_mounts import DEVICE, FuseMount, fuse_is_missing, two_mounts
 from wstore.testing.gcs_requests import GcsEndpoint, create_gcs_bucket
@@ -21,7 +21,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from wstore.testing.environments import Endpoint
+
 _numbers = itertools.count()
+
+settings.register_profile("wstore", deadline=None)  # a busy machine is no failure
+settings.load_profile("wstore")
+
+LONG_TIMEOUT_S = 1800
+"""The limit of a full count (kill runs, fuzzing), on a machine that is busy with others."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Gives long tests their own limit."""
+    for item in items:
+        if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(LONG_TIMEOUT_S))
 
 
 class MakeBucket(Protocol):
@@ -72,10 +87,8 @@ def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Endpoint]:
 @pytest.fixture(scope="session")
 def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureEndpoint]:
     """Microsoft's emulator of Azure; needs node."""
-    try:
-        install_azurite()
-    except MissingPackage as error:
-        pytest.skip(f"no tests against Azure: {error}")
+    if missing := azurite_is_missing():
+        pytest.skip(f"{missing}: no tests against Azure")
     with azurite_server(tmp_path_factory.mktemp("azurite")) as endpoint:
         yield endpoint
 
@@ -109,18 +122,24 @@ def gcs_bucket(gcs: GcsEndpoint, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of a fresh bucket; the environment points at its emulator for the rest of the test."""
     name = f"wstore-{os.getpid()}-{next(_numbers)}"
     create_gcs_bucket(gcs, name)
-    for variable, value in gcs.environment().items():
-        monkeypatch.setenv(variable, value)
+    _point_at(gcs, monkeypatch)
     return name
+
+
+def _point_at(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the developer's own is left that leads elsewhere."""
+    wanted = endpoint.applied_to(os.environ)
+    for name in os.environ.keys() - wanted.keys():
+        monkeypatch.delenv(name)
+    for name, value in wanted.items():
+        if os.environ.get(name) != value:
+            monkeypatch.setenv(name, value)
 
 
 @pytest.fixture
 def s3_environment(monkeypatch: pytest.MonkeyPatch) -> UseEndpoint:
     def use(endpoint: S3Endpoint) -> None:
-        for name in [name for name in os.environ if name.startswith("AWS_")]:
-            monkeypatch.delenv(name)
-        for name, value in endpoint.environment().items():
-            monkeypatch.setenv(name, value)
+        _point_at(endpoint, monkeypatch)
 
     return use
 
@@ -132,10 +151,16 @@ def base(
     s3_environment: UseEndpoint,
     bucket: MakeBucket,
 ) -> Iterator[StoragePath]:
-    """A directory of its own, nothing in it yet: on disk, and on both S3 servers."""
+    """A directory of its own, nothing in it yet: on disk, and on both S3 servers. A test may ask for
+    "gcs" as well: the emulator of Google Cloud Storage."""
     if request.param == "local":
         (tmp_path / "base").mkdir()
         yield StoragePath(tmp_path / "base")
+        return
+    if request.param == "gcs":
+        path = StoragePath(f"gs://{request.getfixturevalue('gcs_bucket')}") / "base"
+        yield path
+        path.store.close()
         return
     endpoint: S3Endpoint = request.getfixturevalue(request.param)
     s3_environment(endpoint)

@@ -78,7 +78,7 @@ def _single(source: StoragePath, target: StoragePath, *, into: bool) -> _Copy:
 def _tree(source: StoragePath, target: StoragePath) -> list[_Copy]:
     if source.is_file():
         raise InvalidArgument("this is one object: copy it without -r", url=source.url)
-    if source.url == target.url or target.url.startswith(f"{source.url}/"):
+    if target.is_relative_to(source):
         raise InvalidArgument(f"{target.url} lies inside what is copied", url=source.url)
     prefix, client = prefix_of(source), source.location.client or None
     found = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import threading
 import time
@@ -12,7 +13,9 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
+    MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     Json = str | int | float | bool | None | list["Json"] | Mapping[str, "Json"]
 
 SHOW_AFTER_S = 1.0
+_TICK_S = 0.5
 
 
 def human_size(size: int) -> str:
@@ -89,8 +93,7 @@ class Bar:
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
-            DownloadColumn(binary_units=True),
-            TransferSpeedColumn(),
+            *self._figures(),
             TimeRemainingColumn(),
             console=console,
             transient=True,
@@ -113,13 +116,16 @@ class Bar:
         if self._shown:
             self._progress.stop()
 
+    def _figures(self) -> tuple[ProgressColumn, ...]:
+        return DownloadColumn(binary_units=True), TransferSpeedColumn()
+
     def at(self, done: int, total: int | None = None) -> None:
-        """Set the bytes done, and the total where it became known."""
+        """Set what is done, and the total where it became known."""
         self._progress.update(self._task, completed=done, total=total)
         self._show()
 
     def advance(self, count: int) -> None:
-        """Add to the bytes done."""
+        """Add to what is done."""
         self._progress.advance(self._task, count)
         self._show()
 
@@ -129,3 +135,19 @@ class Bar:
                 self._shown = True
                 sys.stdout.flush()
                 self._progress.start()
+
+
+class CountBar(Bar):
+    """The same for things that are counted, such as objects or seconds."""
+
+    def _figures(self) -> tuple[ProgressColumn, ...]:
+        return (MofNCompleteColumn(),)
+
+
+def sleep_showing(seconds: float, *, label: str) -> None:
+    """Sleep; on a terminal a bar shows how long still."""
+    end = time.monotonic() + seconds
+    with CountBar(label, total=math.ceil(seconds)) as bar:
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, _TICK_S))
+            bar.at(int(seconds - max(0.0, left)), math.ceil(seconds))

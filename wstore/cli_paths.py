@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wstore.cli_completion import complete_url
-from wstore.cli_output import described, human_size, human_time, print_json, printable
-from wstore.errors import InvalidArgument, IsADirectory, NotFound, UnsupportedOperation
+from wstore.cli_output import CountBar, described, human_size, human_time, print_json, printable
+from wstore.errors import InvalidArgument, IsADirectory, NotFound
 from wstore.path import StoragePath
 from wstore.stores.base import Entry
 from wstore.urls import Location
@@ -57,7 +57,8 @@ def ls(
         else:
             print(_line(path, entry))
     if not found and not path.is_dir():
-        next(path.store.list(prefix_of(path), recursive=False), None)  # a missing bucket says so
+        # A missing bucket says so, and so does a store without a listing.
+        next(path.store.list(prefix_of(path), recursive=False), None)
         raise NotFound("there is no object here, and none below", url=path.url)
 
 
@@ -174,12 +175,20 @@ def _remove(path: StoragePath, *, recursive: bool, force: bool) -> int:
     """How many objects were removed. A key can be an object and a prefix: with -r both go."""
     is_object = path.is_file()
     if not recursive or (is_object and not path.is_dir()):
-        path.remove(missing_ok=force)
-        return 1
-    removed = path.remove_tree(missing_ok=force)
-    if is_object:
-        path.remove(missing_ok=True)
-    return removed + is_object
+        return _remove_object(path, force=force)
+    with CountBar(f"removing {path.name or path.url}") as bar:
+        removed = path.remove_tree(missing_ok=force, progress=bar.at)
+    return removed + (_remove_object(path, force=True) if is_object else 0)
+
+
+def _remove_object(path: StoragePath, *, force: bool) -> int:
+    try:
+        path.remove()
+    except NotFound:
+        if not force:
+            raise
+        return 0
+    return 1
 
 
 def entries_of(path: StoragePath, *, recursive: bool) -> Iterator[Entry]:
@@ -187,13 +196,7 @@ def entries_of(path: StoragePath, *, recursive: bool) -> Iterator[Entry]:
     is_object = path.is_file()
     if is_object:
         yield Entry(path.key, path.stat())
-    try:
-        is_directory = path.is_dir()
-    except UnsupportedOperation:  # no listing
-        if not is_object:
-            raise
-        return
-    if is_directory:
+    if path.is_dir():
         yield from path.store.list(prefix_of(path), recursive=recursive)
 
 

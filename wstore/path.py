@@ -287,7 +287,7 @@ class StoragePath(TreePath):
 
         Args:
             timeout: seconds; None waits for ever, 0 looks once.
-            poll: the most seconds between two looks (default 0.5).
+            poll: the most seconds between two looks (default 0.25).
 
         Raises: WaitTimeout naming the URL and the seconds waited, Cancelled, AccessDenied.
         """
@@ -308,9 +308,14 @@ class StoragePath(TreePath):
         Args:
             timeout: seconds that may pass without a new name; then WaitTimeout. None: no limit.
         """
-        url, store = f"{self.url}/{pattern}", self._probed
+        url, store = f"{self.url.removesuffix('/')}/{pattern}", self._probed
         keys = waiting.watch(
-            lambda: tree.find(store, self.key, pattern), url, timeout, poll=poll, cancel=cancel
+            lambda: tree.find(store, self.key, pattern),
+            url,
+            timeout,
+            place=(id(store), self.key, pattern),
+            poll=poll,
+            cancel=cancel,
         )
         return map(self._with_key, keys)
 

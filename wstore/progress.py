@@ -1,4 +1,4 @@
-"""How far a transfer is: the callback's protocol, and the counter that calls it."""
+"""How far a call is: the callback's protocol, and the tally that calls it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ class Progress(Protocol):
     """
 
     def __call__(self, done: int, total: int | None, /) -> None:
-        """`done` bytes of `total` (None: not known yet) are transferred; `done` only grows."""
+        """`done` bytes of `total` (None: not known yet) are transferred; `done` only grows. A call that
+        removes counts objects."""
 
 
-class ByteCounter:
-    """Adds up the bytes of one transfer's pieces and reports them."""
+class Tally:
+    """Adds up what the parts of one call have done, in bytes or objects, and reports it."""
 
     def __init__(self, progress: Progress | None, total: int | None) -> None:
         self._progress = progress
@@ -26,7 +27,7 @@ class ByteCounter:
         self._lock = threading.Lock()
 
     def add(self, count: int) -> None:
-        """Count `count` more bytes, and report. Thread-safe."""
+        """Count so many more, and report. Thread-safe."""
         if self._progress is None:
             return
         with self._lock:

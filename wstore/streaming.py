@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 from wstore import checksums
 from wstore.errors import InvalidArgument, UnsupportedOperation
 from wstore.pieces import PIECE, growing_sizes, largest_object
-from wstore.progress import ByteCounter
+from wstore.progress import Tally
 from wstore.stores.base import Multipart
 from wstore.transfer import Window, check_cancel
 from wstore.upload import abort, conditional_limit, require_one_request, write_once
@@ -43,7 +43,7 @@ class StreamWriter:
         self._number = 0
         self._upload: Upload | None = None
         self._window = Window(1, options.cancel)
-        self._counter = ByteCounter(options.progress, None)
+        self._counter = Tally(options.progress, None)
         self._digest = checksums.digest_for(options.checksum) if options.checksum else None
         self._done = False
 

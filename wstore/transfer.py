@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 MAX_THREADS = 256  # of each kind; a request waiting for the network costs one
 
 
-class _Threads:
+class Threads:
     """Daemon threads of this process, started when a job finds none idle, kept for later jobs."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self.name = name
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._free = 0  # threads that wait, less the jobs queued for them
@@ -42,10 +42,27 @@ class _Threads:
             if self._free > 0 or self._started >= MAX_THREADS:
                 self._free -= 1
             else:
-                name = f"{self._name}-{self._started}"
-                threading.Thread(target=self._serve, name=name, daemon=True).start()
-                self._started += 1
+                self._start()
         self._jobs.put(job)
+
+    def write_off(self) -> None:
+        """A job that runs may never end: its thread counts no more, and another may start instead."""
+        with self._lock:
+            self._started -= 1
+            if self._free < 0:  # a job waits
+                with contextlib.suppress(RuntimeError):  # no more threads: those there are will do
+                    self._start()
+                    self._free += 1
+
+    def take_back(self) -> None:
+        """A job that was written off ends after all: its thread serves again. To be called by the job."""
+        with self._lock:
+            self._started += 1
+
+    def _start(self) -> None:
+        name = f"{self.name}-{self._started}"
+        threading.Thread(target=self._serve, name=name, daemon=True).start()
+        self._started += 1
 
     def _serve(self) -> None:
         while True:
@@ -56,13 +73,14 @@ class _Threads:
                 self._free += 1
 
 
-_threads = _Threads("wstore")
-_callers = _Threads("wstore-call")
+_threads = Threads("wstore")
+_callers = Threads("wstore-call")
+_lookers = Threads("wstore-look")
 
 
 def _renew_after_fork() -> None:
-    global _threads, _callers
-    _threads, _callers = _Threads("wstore"), _Threads("wstore-call")
+    global _threads, _callers, _lookers
+    _threads, _callers, _lookers = (Threads(one.name) for one in (_threads, _callers, _lookers))
 
 
 os.register_at_fork(after_in_child=_renew_after_fork)
@@ -80,6 +98,11 @@ def run_call_in_thread(job: Callable[[], None]) -> None:
     calls at once would leave none to their own jobs.
     """
     _callers.run(job)
+
+
+def look_threads() -> Threads:
+    """Those for `probes.Probe`. Not the ones of `run_call_in_thread`: such a call may wait for a look."""
+    return _lookers
 
 
 def run_parallel(

@@ -17,6 +17,7 @@ from wstore.errors import (
     NotFound,
     UnsupportedOperation,
 )
+from wstore.progress import Tally
 from wstore.stores.base import Directories, Sweep
 from wstore.transfer import check_cancel, run_parallel
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from wstore.patterns import Pattern
+    from wstore.progress import Progress
     from wstore.stores.base import Entry, Store
 
 _DELETE_BATCH = 1000
@@ -47,14 +49,16 @@ def kind(store: Store, key: str) -> Kind | None:
             return Kind.DIRECTORY
         except NotFound:
             pass
-    try:
-        return Kind.DIRECTORY if is_dir(store, key) else None
-    except UnsupportedOperation:  # no listing: what is no object is nothing that can be seen
-        return None
+    return Kind.DIRECTORY if is_dir(store, key) else None
 
 
 def is_dir(store: Store, key: str) -> bool:
-    """Whether it is a directory, a prefix of some object, or the root of a bucket that exists."""
+    """Whether it is a directory, a prefix of some object, or the root of a bucket that exists.
+
+    False on a store without listings: what is no object there is nothing that can be seen.
+    """
+    if not store.capabilities.listing:
+        return False
     directories = store.feature(Directories)
     if directories is not None:
         return directories.is_dir(key)
@@ -213,71 +217,93 @@ def remove(store: Store, key: str, *, missing_ok: bool) -> None:
             raise
 
 
-def remove_tree(store: Store, key: str, *, missing_ok: bool, cancel: threading.Event | None) -> int:
+def remove_tree(
+    store: Store,
+    key: str,
+    *,
+    missing_ok: bool,
+    progress: Progress | None,
+    cancel: threading.Event | None,
+) -> int:
     """Delete all below `key`; see `StoragePath.remove_tree`."""
     directories = store.feature(Directories)
     if directories is not None and not key:
         raise InvalidArgument("the root of the file system is not removed", url=store.url)
     found = Kind.DIRECTORY if is_dir(store, key) else kind(store, key)
     if found is None:
+        if not store.capabilities.listing:
+            text = "this store lists nothing: what lies below is not known"
+            raise UnsupportedOperation(text, url=_url(store, key))
         if missing_ok:
             return 0
         raise NotFound("there is no such directory", url=_url(store, key))
     if found is Kind.FILE:
         raise NotADirectory("is a file: remove() it", url=_url(store, key))
-    if directories is not None:
-        return _remove_entry(store, directories, key, cancel)
-    removed = 0
-    batch: list[str] = []
-    for entry in store.list(_inside(key), recursive=True):
-        batch.append(entry.key)
-        if len(batch) == _DELETE_BATCH:
-            removed += _delete_all(store, batch, cancel)
-            batch = []
-    return removed + _delete_all(store, batch, cancel)
+    removal = _Removal(store, progress, cancel)
+    if directories is None:
+        removal.objects(key)
+    else:
+        removal.entry(directories, key)
+    return removal.removed
 
 
-def _delete_all(store: Store, keys: Sequence[str], cancel: threading.Event | None) -> int:
-    run_parallel(
-        len(keys),
-        lambda index: remove(store, keys[index], missing_ok=True),
-        concurrency=store.capabilities.concurrency,
-        cancel=cancel,
-    )
-    return len(keys)
+class _Removal:
+    """One removal of a tree. `cancel` is looked at before each entry."""
 
+    def __init__(
+        self, store: Store, progress: Progress | None, cancel: threading.Event | None
+    ) -> None:
+        self.removed = 0
+        self._store = store
+        self._tally = Tally(progress, None)
+        self._cancel = cancel
 
-def _remove_entry(
-    store: Store, directories: Directories, key: str, cancel: threading.Event | None
-) -> int:
-    """`delete` before descending: a link to a directory is only unlinked, what it leads to stays."""
-    try:
-        remove(store, key, missing_ok=True)
-    except IsADirectory:
-        return _remove_directory(store, directories, key, cancel)
-    return 1
+    def objects(self, key: str) -> None:
+        """All below a prefix, in parallel."""
+        batch: list[str] = []
+        for entry in self._store.list(_inside(key), recursive=True):
+            batch.append(entry.key)
+            if len(batch) == _DELETE_BATCH:
+                self._batch(batch)
+                batch = []
+        self._batch(batch)
 
+    def entry(self, directories: Directories, key: str) -> None:
+        """`delete` before descending: a link to a directory is only unlinked, what it leads to stays."""
+        try:
+            self._one(key)
+        except IsADirectory:
+            self._directory(directories, key)
 
-def _remove_directory(
-    store: Store, directories: Directories, key: str, cancel: threading.Event | None
-) -> int:
-    """All inside it, depth first, then itself. `cancel` is looked at before each entry."""
-    removed = 0
-    inner: list[str] = []
-    for entry in store.list(_inside(key), recursive=False):
-        check_cancel(cancel)
-        child, is_directory = _child(entry)
-        if is_directory:
-            inner.append(child)
-        else:
-            remove(store, child, missing_ok=True)
-            removed += 1
-    for child in inner:
-        check_cancel(cancel)
-        removed += _remove_entry(store, directories, child, cancel)
-    sweep(store, key, older_than_s=0)
-    directories.rmdir(key)
-    return removed
+    def _directory(self, directories: Directories, key: str) -> None:
+        """All inside it, depth first, then itself."""
+        inner: list[str] = []
+        for entry in self._store.list(_inside(key), recursive=False):
+            check_cancel(self._cancel)
+            child, is_directory = _child(entry)
+            if is_directory:
+                inner.append(child)
+            else:
+                self._one(child)
+        for child in inner:
+            check_cancel(self._cancel)
+            self.entry(directories, child)
+        sweep(self._store, key, older_than_s=0)
+        directories.rmdir(key)
+
+    def _one(self, key: str) -> None:
+        remove(self._store, key, missing_ok=True)
+        self.removed += 1
+        self._tally.add(1)
+
+    def _batch(self, keys: Sequence[str]) -> None:
+        def work(index: int) -> None:
+            remove(self._store, keys[index], missing_ok=True)
+            self._tally.add(1)
+
+        concurrency = self._store.capabilities.concurrency
+        run_parallel(len(keys), work, concurrency=concurrency, cancel=self._cancel)
+        self.removed += len(keys)
 
 
 def sweep(store: Store, key: str, *, older_than_s: float) -> list[str]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Self
 
+    from wstore.progress import Progress
     from wstore.stores.base import ObjectInfo, Store
 
 T = TypeVar("T")
@@ -61,7 +62,8 @@ class TreePath(PureStoragePath):
         return tree.kind(self.store, self.key) is tree.Kind.FILE
 
     def is_dir(self) -> bool:
-        """Whether this is a directory, or a prefix of at least one object's key; a bucket's root is."""
+        """Whether this is a directory, or a prefix of at least one object's key; a bucket's root is.
+        False on a store that lists nothing (HTTP)."""
         return tree.is_dir(self.store, self.key)
 
     def stat(self) -> ObjectInfo:
@@ -101,18 +103,28 @@ class TreePath(PureStoragePath):
         self._on_object(lambda store: tree.remove(store, self.key, missing_ok=missing_ok))
 
     def remove_tree(
-        self, *, missing_ok: bool = False, cancel: threading.Event | None = None
+        self,
+        *,
+        missing_ok: bool = False,
+        progress: Progress | None = None,
+        cancel: threading.Event | None = None,
     ) -> int:
         """Remove all below this directory or prefix, and on file systems the directories; not atomic.
 
         Symbolic links are removed, not followed. What killed writers left below goes too where
         directories exist. Returns how many objects were removed.
 
+        Args:
+            progress: is told how many are removed so far; of how many is not known.
+
         Raises:
             NotFound: nothing there, unless `missing_ok`. NotADirectory: this is a file.
+            UnsupportedOperation: the store lists nothing.
             InvalidArgument: the root of the local file system.
         """
-        return tree.remove_tree(self.store, self.key, missing_ok=missing_ok, cancel=cancel)
+        return tree.remove_tree(
+            self.store, self.key, missing_ok=missing_ok, progress=progress, cancel=cancel
+        )
 
     def sweep(self, *, older_than: float = SWEEP_AGE_S) -> list[str]:
         """Remove what killed writers left unfinished below this path, and say what it was.

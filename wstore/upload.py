@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from wstore import checksums, telemetry
 from wstore.errors import InvalidArgument, UnsupportedOperation, WStoreError
 from wstore.pieces import PIECE, largest_object, plan_pieces
-from wstore.progress import ByteCounter
+from wstore.progress import Tally
 from wstore.sources import MemorySource, ObjectSource, Sized, open_source
 from wstore.stores.base import Copy, Expect, MiB, Multipart
 from wstore.transfer import check_cancel, run_parallel
@@ -97,7 +97,7 @@ def copy(
         copier = store.feature(Copy) if store is target else None
         if copier is not None:
             info = copier.copy(key, target_key)
-            ByteCounter(options.progress, info.size).add(info.size)
+            Tally(options.progress, info.size).add(info.size)
         else:
             info = _write_sized(target, target_key, ObjectSource(store, key), options)
         operation.nbytes = info.size
@@ -159,7 +159,7 @@ def _write_sized(store: Store, key: str, source: Sized, options: WriteOptions) -
         source.check()
         check_cancel(options.cancel)
         info = write_once(store, key, data, options)
-        ByteCounter(options.progress, source.size).add(source.size)
+        Tally(options.progress, source.size).add(source.size)
         return info
     return _write_pieces(store, key, source, options, multipart)
 
@@ -181,7 +181,7 @@ def _write_pieces(
 ) -> ObjectInfo:
     capabilities = store.capabilities
     pieces = plan_pieces(source.size, capabilities.pieces, options.piece_size or PIECE)
-    counter = ByteCounter(options.progress, source.size)
+    counter = Tally(options.progress, source.size)
     upload = multipart.upload(key, size=source.size)
 
     def work(number: int) -> None:

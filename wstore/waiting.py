@@ -1,21 +1,22 @@
 """Waiting for objects that others write: polling with back-off, a deadline, and cancellation.
 
-Each look runs on a shared thread and is abandoned at the deadline, so a server that does not answer, or
-a hung mount, cannot make the caller wait longer.
+Each look runs on another thread and is given up at the deadline (`probes`), so a server that does not
+answer, or a hung mount, cannot make the caller wait longer.
 """
 
 from __future__ import annotations
 
 import random
-import threading
 import time
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from wstore.errors import InvalidArgument, NotFound, WaitTimeout, WStoreError
-from wstore.transfer import attempt, check_cancel, run_in_thread
+from wstore.probes import Probe
+from wstore.transfer import check_cancel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    import threading
+    from collections.abc import Callable, Hashable, Iterator
 
     from wstore.stores.base import ObjectInfo, Store
 
@@ -41,9 +42,10 @@ def wait(
     """Until the object exists; see `StoragePath.wait`."""
     url = f"{store.url}/{key}"
     pace = _Pace(url, timeout, poll, cancel)
+    place = (id(store), key)  # the look keeps the store alive, so that no other gets its number
     while True:
         try:
-            return pace.look(lambda: store.stat(key))
+            return pace.look(lambda: store.stat(key), place)
         except NotFound as error:
             pace.pause(error)
         except WStoreError as error:
@@ -57,6 +59,7 @@ def watch(
     url: str,
     timeout: float | None,
     *,
+    place: Hashable,
     poll: float | None = None,
     cancel: threading.Event | None = None,
 ) -> Iterator[str]:
@@ -65,12 +68,13 @@ def watch(
     Args:
         scan: one complete look.
         url: what to name in errors.
+        place: equal for scans that hang for the same reason.
     """
     seen: set[str] = set()
     pace = _Pace(url, timeout, poll, cancel)
     while cancel is None or not cancel.is_set():
         try:
-            found = pace.look(lambda: [name for name in scan() if name not in seen])
+            found = pace.look(lambda: [name for name in scan() if name not in seen], place)
         except WStoreError as error:
             if cancel is not None and cancel.is_set():
                 return
@@ -108,17 +112,20 @@ class _Pace:
             return None
         return self._begun + self._timeout - time.monotonic()
 
-    def look(self, call: Callable[[], T]) -> T:
+    def look(self, call: Callable[[], T], place: Hashable) -> T:
         """The result of `call`, if it comes before the deadline."""
         check_cancel(self._cancel)
-        probe = Probe(call)
-        run_in_thread(probe.run)
-        while not probe.done.wait(_SLICE_S):
-            check_cancel(self._cancel)
-            left = self._left
-            # A first look always gets a moment, also with a timeout of 0.
-            if left is not None and left <= 0 and time.monotonic() - self._begun > 1.0:
-                raise self._timed_out(None, "the last look had no answer yet")
+        probe = Probe(call, place=place)
+        try:
+            probe.start()
+            while not probe.done.wait(_SLICE_S):
+                check_cancel(self._cancel)
+                left = self._left
+                # A first look always gets a moment, also with a timeout of 0.
+                if left is not None and left <= 0 and time.monotonic() - self._begun > 1.0:
+                    raise self._timed_out(None, "the last look had no answer yet")
+        finally:
+            probe.give_up()
         return probe.result()
 
     def pause(self, cause: Exception | None, *, quietly: bool = False) -> None:
@@ -151,22 +158,3 @@ class _Pace:
         error = WaitTimeout(f"did not appear within {waited:.2f} s{detail}", url=self._url)
         error.__cause__ = cause
         return error
-
-
-class Probe(Generic[T]):
-    """One call on another thread, on which `run` is to be called: who waits for it may give it up."""
-
-    def __init__(self, call: Callable[[], T]) -> None:
-        self._call = call
-        self._results: list[T] = []
-        self._error: BaseException | None = None
-        self.done = threading.Event()
-
-    def run(self) -> None:
-        self._error = attempt(lambda: self._results.append(self._call()))
-        self.done.set()
-
-    def result(self) -> T:
-        if self._error is not None:
-            raise self._error
-        return self._results[0]

@@ -1,4 +1,7 @@
-"""Every Store runs the whole suite: POSIX, memory, S3 on three servers, each wrapper over memory."""
+"""Every Store runs the whole suite. On slow servers a second class, marked `long`, has the details.
+
+But one: web servers are for reading only, and the suite writes. `test_http_store.py` has their reads.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ import fsspec
 import obstore
 import pytest
 
+from tests.wstore.conformance_classes import Conformance, Details, Essentials
 from tests.wstore.sftp_server import sftp_server
 from wstore.errors import NotFound
 from wstore.stores.fsspec.fsspec_store import FsspecStore
@@ -32,7 +36,7 @@ from wstore.stores.s3.environment import Secret
 from wstore.stores.s3.store import S3Store
 from wstore.stores.wrap import Faults, Latency, Limit, Retry, RetryPolicy, Trace
 from wstore.testing.azurite import AzureEndpoint, create_container, get_blob, put_blob
-from wstore.testing.conformance import CHECKS, StoreUnderTest
+from wstore.testing.conformance import StoreUnderTest
 from wstore.testing.fake_gcs import FakeGcs
 from wstore.testing.fault_server import FaultServer
 from wstore.testing.gcs_requests import GcsEndpoint, get_gcs_object, put_gcs_object
@@ -46,22 +50,6 @@ if TYPE_CHECKING:
 
 
 _numbers = itertools.count()
-
-
-class Conformance:
-    """The suite as test methods; a subclass brings the fixture `place` and nothing else."""
-
-
-def _test_of(check: Callable[[StoreUnderTest], None]) -> Callable[..., None]:
-    def test(self: Conformance, place: StoreUnderTest) -> None:
-        check(place)
-
-    test.__doc__ = check.__doc__
-    return test
-
-
-for _check in CHECKS:
-    setattr(Conformance, _check.__name__.replace("check_", "test_", 1), _test_of(_check))
 
 
 class TestPosix(Conformance):
@@ -83,12 +71,21 @@ class TestPosixBelowARoot(Conformance):
         )
 
 
-class TestPosixOnASharedMount(Conformance):
+class OnASharedMount:
     """What the store does on one host is checked on another, and others write there."""
 
     @pytest.fixture
     def place(self, shared: tuple[Path, Path]) -> StoreUnderTest:
         return _across(*shared)
+
+
+class TestPosixOnASharedMount(OnASharedMount, Essentials):
+    pass
+
+
+@pytest.mark.long
+class TestDetailsOnASharedMount(OnASharedMount, Details):
+    pass
 
 
 @pytest.mark.long
@@ -152,7 +149,7 @@ class TestS3AsAwsHasIt(Conformance):
             yield replace(place, raw_get=server.get, raw_put=server.put)
 
 
-class TestS3OnMoto(Conformance):
+class OnMoto:
     """Under `Retry`: moto answers 500 when an object is replaced while it is read. A short one: moto
     also answers 500, for ever, where an upload is completed that was aborted."""
 
@@ -168,7 +165,19 @@ class TestS3OnMoto(Conformance):
             )
 
 
+class TestS3OnMoto(OnMoto, Essentials):
+    pass
+
+
+@pytest.mark.long
+class TestDetailsOnMoto(OnMoto, Details):
+    pass
+
+
 class TestS3OnSeaweed(Conformance):
+    """Also what stands for Google's interoperability mode (`AWS_ENDPOINT_URL` at Google, HMAC keys): the same
+    code against another server, see `test_googles_interoperability_mode`."""
+
     @pytest.fixture
     def place(self, seaweed: S3Endpoint, bucket: MakeBucket) -> Iterator[StoreUnderTest]:
         with _s3(seaweed, bucket(seaweed)) as place:
@@ -195,7 +204,7 @@ class TestObstoreMemory(Conformance):
         )
 
 
-class TestAzureOnAzurite(Conformance):
+class OnAzurite:
     @pytest.fixture
     def place(
         self, azurite: AzureEndpoint, monkeypatch: pytest.MonkeyPatch
@@ -224,6 +233,15 @@ class TestAzureOnAzurite(Conformance):
             )
 
 
+class TestAzureOnAzurite(OnAzurite, Essentials):
+    pass
+
+
+@pytest.mark.long
+class TestDetailsOnAzurite(OnAzurite, Details):
+    pass
+
+
 class TestFsspecMemory(Conformance):
     """Under `Retry`: a read takes several requests, and starts over when the object was replaced."""
 
@@ -244,7 +262,7 @@ class TestFsspecMemory(Conformance):
         return StoreUnderTest(make, get, put, "deep/", flat=False, many=60)
 
 
-class TestFsspecSftp(Conformance):
+class OverSftp:
     """Over a real server on real files. SFTP tells whole seconds: the back door is one later."""
 
     @pytest.fixture(scope="class")
@@ -263,6 +281,15 @@ class TestFsspecSftp(Conformance):
         )
         for store in stores:
             store.close()
+
+
+class TestFsspecSftp(OverSftp, Essentials):
+    pass
+
+
+@pytest.mark.long
+class TestDetailsOverSftp(OverSftp, Details):
+    pass
 
 
 @pytest.mark.long

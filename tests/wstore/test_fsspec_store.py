@@ -1,18 +1,14 @@
-"""Stores over fsspec: choice of protocol, what each can write, errors, secrets, forks."""
+"""Stores over fsspec: choice of protocol, what each can write, secrets, connections, forks."""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import errno
 import json
 import os
 import sys
 import tempfile
 import threading
-import traceback
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
@@ -25,36 +21,24 @@ from tests.children import wait_for
 from tests.wstore.sftp_server import PASSWORD, sftp_server
 from wstore import StoragePath
 from wstore.errors import (
-    AccessDenied,
-    ConnectionFailed,
     CredentialsMissing,
     InvalidPath,
     IsADirectory,
     MissingPackage,
-    NoSpace,
-    NotADirectory,
     NotFound,
     ObjectChanged,
-    OutcomeUnknown,
     StoreError,
-    StoreTimeout,
-    Unavailable,
     UnsupportedOperation,
     WStoreError,
 )
 from wstore.stores.base import Expect, Multipart, Sweep
 from wstore.stores.fsspec import scheme_of
 from wstore.stores.fsspec.bridging import run_on
-from wstore.stores.fsspec.descriptions import described
-from wstore.stores.fsspec.failures import meaning, translated
 from wstore.stores.fsspec.fsspec_store import FsspecStore
-from wstore.stores.fsspec.protocols import protocol_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
-
-    from fsspec import AbstractFileSystem
 
     from tests.conftest import MakeBucket, UseEndpoint
     from wstore.testing.s3_requests import S3Endpoint
@@ -64,6 +48,9 @@ if TYPE_CHECKING:
 def sftp() -> Iterator[str]:
     with sftp_server() as root:
         yield root
+
+
+# Protocols
 
 
 def test_any_protocol_by_its_url(sftp: str, tmp_path: Path) -> None:
@@ -144,6 +131,9 @@ def test_a_protocol_without_atomic_writes_is_read_only() -> None:
             call()
 
 
+# Keys
+
+
 def test_conditions_are_refused() -> None:
     store = FsspecStore("memory", "conditions")
     for expect in (Expect.ABSENT, "tag"):
@@ -159,6 +149,35 @@ def test_keys_that_fsspec_would_change(key: str) -> None:
         store.write(key, memoryview(b"x"))
     with pytest.raises(InvalidPath):
         store.stat(key)
+
+
+def test_nothing_is_written_where_a_directory_is(sftp: str, tmp_path: Path) -> None:
+    (tmp_path / "dir").mkdir()
+    stores = [FsspecStore("file", ""), FsspecStore("sftp", sftp), FsspecStore("memory", "taken")]
+    key = f"{tmp_path}/dir"[1:]
+    stores[2].write(f"{key}/child", memoryview(b"x"))
+    for store in stores:
+        with pytest.raises(IsADirectory):
+            store.write(key, memoryview(b"x"))
+        upload = store.upload(key)
+        upload.put(1, 0, memoryview(b"x"))
+        with pytest.raises(IsADirectory):
+            upload.complete()
+        upload.abort()
+        store.close()
+    assert os.listdir(tmp_path / "dir") == []
+    assert os.listdir(tmp_path) == ["dir"]
+
+
+def test_nothing_is_below_a_file(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"x")
+    store = FsspecStore("memory", "")
+    store.write("top-level-file", memoryview(b"x"))
+    assert list(store.list("top-level-file/", recursive=True)) == []
+    assert list(FsspecStore("file", "").list(f"{tmp_path}/f/"[1:], recursive=True)) == []
+
+
+# Connections
 
 
 def test_no_secret_anywhere(sftp: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,199 +218,6 @@ def test_a_forked_child_connects_by_itself(sftp: str, tmp_path: Path) -> None:
     store.close()
 
 
-class SSHException(Exception):
-    """Named as paramiko's."""
-
-
-class NoCredentialsError(Exception):
-    """Named as botocore's."""
-
-
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        (FileNotFoundError("x"), NotFound),
-        (PermissionError("x"), AccessDenied),
-        (FileExistsError("x"), NotADirectory),
-        (TimeoutError(), StoreTimeout),
-        (ConnectionResetError(), ConnectionFailed),
-        (EOFError(), ConnectionFailed),
-        (SSHException("x"), ConnectionFailed),
-        (NoCredentialsError("x"), CredentialsMissing),
-        (ImportError("pip install x"), MissingPackage),
-        (NotImplementedError(), UnsupportedOperation),
-        (OSError(errno.ENOSPC, "full"), NoSpace),
-        (OSError(errno.EBUSY, "slow down"), Unavailable),
-        (OSError(errno.EINVAL, "odd"), StoreError),
-        (ValueError("a secret"), StoreError),
-    ],
-)
-def test_what_an_error_means(error: Exception, kind: type[WStoreError]) -> None:
-    found = meaning(error, "sftp://h/k")
-    assert type(found) is kind
-    assert found.url == "sftp://h/k"
-    assert "secret" not in str(found)
-
-
-def test_descriptions_of_many_protocols() -> None:
-    then = datetime(2026, 11, 30, 12, tzinfo=UTC)
-    s3 = described({"size": 3, "ETag": '"e"', "LastModified": then}, "u")
-    assert (s3.size, s3.tag, s3.modified) == (3, "e", then)
-    sftp_file = described({"size": 3, "mtime": then.replace(tzinfo=None)}, "u")
-    assert sftp_file.modified == then
-    assert sftp_file.tag == described({"size": 3, "mtime": then.timestamp()}, "u").tag
-    assert described({"size": 3, "mtime": then.timestamp() + 1}, "u").tag != sftp_file.tag
-    assert described({"size": 3, "modify": "20261130120000"}, "u").modified == then
-    with pytest.raises(StoreError):
-        described({"size": None}, "u")
-    assert (
-        described({"size": 3, "modify": "20261130120000.250"}, "u").modified.microsecond == 250_000
-    )
-    hdfs = described({"size": 3, "modificationTime": int(then.timestamp() * 1000) + 7}, "u")
-    assert hdfs.modified == then.replace(microsecond=7000)
-    http = described({"size": 3, "Last-Modified": "Mon, 30 Nov 2026 12:00:00 GMT"}, "u")
-    assert http.modified == then
-
-
-@pytest.mark.parametrize("raw", [{}, {"modify": "Jan 12 10:30"}, {"ETag": "", "mtime": None}])
-def test_contents_that_cannot_be_told_apart(raw: dict[str, object]) -> None:
-    with pytest.raises(StoreError, match="told from another"):
-        described({"size": 3, **raw}, "u")
-
-
-def test_an_upload_to_memory_appears_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a reader sees at any moment is one of the two contents."""
-    store = FsspecStore("memory", "whole")
-    store.write("k", memoryview(b"old"))
-    files = fsspec.filesystem("memory")
-    data = os.urandom(9 << 20)
-    upload = store.upload("k")
-    upload.put(1, 0, memoryview(data))
-    seen = set()
-    kind = type(files.store["/whole/k"])
-    write = kind.write
-
-    def watched(self: object, block: bytes) -> int:
-        seen.add(files.info("/whole/k")["size"])
-        done: int = write(self, block)
-        return done
-
-    monkeypatch.setattr(kind, "write", watched)
-    upload.complete()
-    assert seen <= {3, len(data)}
-    assert files.cat_file("/whole/k") == data
-
-
-def test_nothing_is_written_where_a_directory_is(sftp: str, tmp_path: Path) -> None:
-    (tmp_path / "dir").mkdir()
-    stores = [FsspecStore("file", ""), FsspecStore("sftp", sftp), FsspecStore("memory", "taken")]
-    key = f"{tmp_path}/dir"[1:]
-    stores[2].write(f"{key}/child", memoryview(b"x"))
-    for store in stores:
-        with pytest.raises(IsADirectory):
-            store.write(key, memoryview(b"x"))
-        upload = store.upload(key)
-        upload.put(1, 0, memoryview(b"x"))
-        with pytest.raises(IsADirectory):
-            upload.complete()
-        upload.abort()
-        store.close()
-    assert os.listdir(tmp_path / "dir") == []
-    assert os.listdir(tmp_path) == ["dir"]
-
-
-def test_a_rename_into_a_directory_that_came_meanwhile(tmp_path: Path) -> None:
-    (tmp_path / "temp").write_bytes(b"x")
-    (tmp_path / "dir").mkdir()
-    move = protocol_of("local").move
-    with pytest.raises(IsADirectoryError):
-        move(fsspec.filesystem("file"), str(tmp_path / "temp"), str(tmp_path / "dir"))
-
-
-def _lossy(store: FsspecStore, then: Callable[[str], None]) -> None:
-    """The answer to the store's first rename is lost, after it took place and `then` was done."""
-    move = store.protocol.move
-
-    def moved(files: AbstractFileSystem, path: str, target: str) -> None:
-        store.protocol = dataclasses.replace(store.protocol, move=move)
-        move(files, path, target)
-        then(target)
-        raise ConnectionResetError
-
-    store.protocol = dataclasses.replace(store.protocol, move=moved)
-
-
-def test_a_rename_whose_answer_is_lost(tmp_path: Path) -> None:
-    store, key = FsspecStore("file", ""), f"{tmp_path}/k"[1:]
-    _lossy(store, lambda target: None)
-    upload = store.upload(key)
-    upload.put(1, 0, memoryview(b"mine"))
-    with pytest.raises(ConnectionFailed):
-        upload.complete()
-    assert upload.complete() == store.stat(key)
-    assert os.listdir(tmp_path) == ["k"]
-
-    def replaced(target: str) -> None:
-        (tmp_path / "k").write_bytes(b"another's")
-
-    for then in (replaced, os.unlink):
-        _lossy(store, then)
-        upload = store.upload(key)
-        upload.put(1, 0, memoryview(b"mine"))
-        with pytest.raises(ConnectionFailed):
-            upload.complete()
-        with pytest.raises(OutcomeUnknown):
-            upload.complete()
-        upload.abort()
-
-
-def test_a_swept_upload_and_a_lost_connection_are_told_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, key = FsspecStore("file", ""), f"{tmp_path}/k"[1:]
-    upload = store.upload(key)
-    upload.put(1, 0, memoryview(b"mine"))
-    with store._clients.get().use() as files, monkeypatch.context() as patch:
-
-        def info(path: str) -> dict[str, object]:
-            raise ConnectionResetError
-
-        patch.setattr(files, "info", info)
-        with pytest.raises(ConnectionFailed):
-            upload.complete()
-    assert [entry.key for entry in store.all_entries(f"{tmp_path}/"[1:])]
-    for name in os.listdir(tmp_path):
-        (tmp_path / name).unlink()
-    with pytest.raises(NotFound, match="swept"):
-        upload.complete()
-
-
-def test_whole_seconds_that_cannot_be_set(tmp_path: Path) -> None:
-    """As on FTP: a second content in one second is refused, and may be sent again."""
-    store, key = FsspecStore("file", ""), f"{tmp_path}/k"[1:]
-    move = store.protocol.move
-    now = [1_000]
-
-    def send(files: AbstractFileSystem, path: str, content: bytes) -> None:
-        files.pipe_file(path, content)
-        os.utime(path, (now[0], now[0]))
-
-    store.protocol = dataclasses.replace(protocol_of("ftp"), send=send, move=move)
-    first = store.write(key, memoryview(b"one"))
-    with pytest.raises(Unavailable) as caught:
-        store.write(key, memoryview(b"two"))
-    assert (caught.value.retryable, caught.value.retry_after_s) == (True, 1.0)
-    assert (tmp_path / "k").read_bytes() == b"one"
-    now[0] += 1
-    assert store.write(key, memoryview(b"two")).tag != first.tag
-    assert os.listdir(tmp_path) == ["k"]
-
-
-def test_seconds_between_overwrites() -> None:
-    told = {name: protocol_of(name).whole_seconds for name in ("ftp", "sftp", "file", "memory")}
-    assert told == {"ftp": True, "sftp": True, "file": False, "memory": False}
-
-
 def test_the_local_file_of_an_upload(
     sftp: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -422,52 +248,6 @@ def test_the_local_file_of_an_upload(
     assert os.listdir(remote) == ["k"]
 
 
-def test_parts_that_s3fs_sends_at_once() -> None:
-    class Files:
-        def put_file(self, local: str, path: str, *, max_concurrency: int) -> None:
-            assert (local, path) == ("/spool", "b/k")
-            assert max_concurrency * (50 << 20) <= 256 << 20
-
-    for scheme in ("s3", "s3a"):
-        protocol_of(scheme).put(Files(), "b/k", "/spool")
-
-
-def test_a_sweep_names_what_it_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, prefix = FsspecStore("file", ""), f"{tmp_path}/"[1:]
-    names = [f".wstore-{digit * 32}.tmp" for digit in "ab"]
-    for name in names:
-        (tmp_path / name).write_bytes(b"")
-    with store._clients.get().use() as files:
-        remove = files.rm_file
-
-        def rm_file(path: str) -> None:
-            if path.endswith(names[0]):
-                raise PermissionError(path)
-            remove(path)
-
-        monkeypatch.setattr(files, "rm_file", rm_file)
-    assert store.sweep(prefix, older_than_s=-1) == [prefix + names[1]]
-    assert os.listdir(tmp_path) == [names[0]]
-
-
-def test_nothing_is_below_a_file(tmp_path: Path) -> None:
-    (tmp_path / "f").write_bytes(b"x")
-    store = FsspecStore("memory", "")
-    store.write("top-level-file", memoryview(b"x"))
-    assert list(store.list("top-level-file/", recursive=True)) == []
-    assert list(FsspecStore("file", "").list(f"{tmp_path}/f/"[1:], recursive=True)) == []
-
-
-def test_a_cause_is_not_shown_by_a_traceback() -> None:
-    with pytest.raises(StoreError) as caught, translated("u"):
-        raise ValueError("a secret")
-    error = caught.value
-    assert error.__cause__ is error.__context__ is None
-    shown = "".join(traceback.format_exception(error))
-    assert "ValueError: " not in shown
-    assert "test_a_cause_is_not_shown" in shown
-
-
 def test_a_call_from_fsspec_s_own_loop_does_not_wait_for_itself() -> None:
     loop = get_loop()
 
@@ -480,6 +260,9 @@ def test_a_call_from_fsspec_s_own_loop_does_not_wait_for_itself() -> None:
     with pytest.raises(UnsupportedOperation, match="loop"):
         asyncio.run_coroutine_threadsafe(outer(), loop).result(30)
     assert run_on(loop, inner()) == 1
+
+
+# A hub
 
 
 class _Hub(BaseHTTPRequestHandler):

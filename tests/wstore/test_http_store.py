@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
+import fsspec
 import numpy as np
 import pytest
 
@@ -20,6 +21,7 @@ from wstore.errors import (
     AccessDenied,
     BodyCut,
     IsADirectory,
+    NotADirectory,
     NotFound,
     ObjectChanged,
     StoreError,
@@ -208,6 +210,38 @@ def test_nothing_is_listed_or_written(fault_server: FaultServer, ranged: Storage
     assert len(fault_server.log) == before
     with pytest.raises(UnsupportedOperation, match="no listing"):
         list(ranged.parent.iterdir())
+
+
+def test_what_is_no_file_is_no_directory_either(
+    fault_server: FaultServer, ranged: StoragePath
+) -> None:
+    assert not ranged.is_dir()
+    assert not ranged.parent.is_dir()
+    assert not ranged.with_name("gone").is_dir()
+    assert [*ranged.parent.glob("file"), *ranged.parent.glob("gone")] == [ranged]
+    with pytest.raises(UnsupportedOperation, match="lists nothing"):
+        ranged.with_name("gone").remove_tree(missing_ok=True)
+    with pytest.raises(NotADirectory):
+        ranged.remove_tree()
+
+
+def test_fsspecs_listings_of_a_file_are_the_file(
+    fault_server: FaultServer, ranged: StoragePath
+) -> None:
+    files = fsspec.filesystem("wstore")
+    itself = files.info(ranged.url)
+    assert (itself["type"], itself["size"]) == ("file", len(DATA))
+    assert files.ls(ranged.url) == [itself]
+    for found in (files.find(ranged.url, detail=True), files.find(ranged.url, 1, detail=True)):
+        assert found == {itself["name"]: itself}
+    assert files.exists(ranged.url)
+    gone = ranged.with_name("gone").url
+    assert not files.exists(gone)
+    with pytest.raises(FileNotFoundError):
+        files.info(gone)
+    for call in (files.ls, files.find):
+        with pytest.raises(UnsupportedOperation, match="no listing"):
+            call(gone)  # it may be a directory
 
 
 def test_redirects_are_followed_where_that_is_safe(

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from wstore import ObjectChanged, StoragePath
+from wstore.stores.base import Multipart
+from wstore.testing.s3_requests import pending_uploads
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,9 +39,14 @@ while True:
 
 
 def kill_writers(
-    directory: StoragePath, kills: int, *, other_host: StoragePath | None = None
+    directory: StoragePath,
+    kills: int,
+    *,
+    other_host: StoragePath | None = None,
+    server: S3Endpoint | None = None,
 ) -> None:
-    """Writers of `directory`, by the name that `other_host` has for it, are killed and read after."""
+    """Writers of `directory`, by the name that `other_host` has for it, are killed and read after.
+    `server` is asked by requests of the test's own what is left there."""
     seed = 5
     print("seed", seed)
     chance = random.Random(seed)
@@ -63,12 +70,24 @@ def kill_writers(
     if other_host is not None:
         _until_hosts_agree(directory, other_host)
     assert directory.sweep() == [], "nothing here is a day old"
-    directory.sweep(older_than=0)
-    assert directory.sweep(older_than=0) == [], "what was swept is gone"
-    if directory.is_local:
+    if server is not None:
+        _leave_an_upload(directory)
+        bucket = directory.url.split("/")[2]
+        assert pending_uploads(server, bucket) != []
+        directory.sweep(older_than=-2)  # the service tells whole seconds
+        assert pending_uploads(server, bucket) == [], "what was swept is gone"
+    else:
+        directory.sweep(older_than=0)
         assert sorted(os.listdir(directory)) == ["large", "small"]
     large.write_file(b"next")
     assert large.read_bytes() == b"next"
+
+
+def _leave_an_upload(directory: StoragePath) -> None:
+    """As a writer leaves it that is killed between two pieces."""
+    store = directory.store.feature(Multipart)
+    assert store is not None
+    store.upload(f"{directory.key}/large").put(0, 0, memoryview(bytes(PIECE)))
 
 
 def _until_hosts_agree(directory: StoragePath, other_host: StoragePath) -> None:
@@ -96,21 +115,24 @@ def read_one_content(path: StoragePath) -> bytes:
 
 
 @pytest.fixture(params=["posix", "seaweed"])
-def directory(
+def place(
     request: pytest.FixtureRequest,
     tmp_path: Path,
     bucket: MakeBucket,
     s3_environment: UseEndpoint,
-) -> StoragePath:
+) -> tuple[StoragePath, S3Endpoint | None]:
+    """A directory, and the server that it is on."""
     if request.param == "posix":
-        return StoragePath(tmp_path)
+        return StoragePath(tmp_path), None
     endpoint: S3Endpoint = request.getfixturevalue("seaweed")
     s3_environment(endpoint)
-    return StoragePath(f"s3://{bucket(endpoint)}/killed")
+    return StoragePath(f"s3://{bucket(endpoint)}/killed"), endpoint
 
 
-def test_killed_writers_leave_whole_objects(directory: StoragePath) -> None:
-    kill_writers(directory, 3)
+def test_killed_writers_leave_whole_objects(
+    place: tuple[StoragePath, S3Endpoint | None],
+) -> None:
+    kill_writers(place[0], 2, server=place[1])
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(30, marks=pytest.mark.long)])
@@ -121,5 +143,7 @@ def test_killed_writers_on_another_host(shared: tuple[Path, Path], kills: int) -
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-def test_100_killed_writers_leave_whole_objects(directory: StoragePath) -> None:
-    kill_writers(directory, 100)
+def test_100_killed_writers_leave_whole_objects(
+    place: tuple[StoragePath, S3Endpoint | None],
+) -> None:
+    kill_writers(place[0], 100, server=place[1])

@@ -1,8 +1,7 @@
-"""Files as objects: what is peculiar to file systems, beyond the conformance suite."""
+"""Files as objects: modes, changes under a reader, full disks, uploads, killed writers."""
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import stat
@@ -14,18 +13,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.wstore.posix_keys import content, listed, write
 from wstore import errors
-from wstore.stores import posix_looking
-from wstore.stores.base import Expect, capabilities_at
-from wstore.stores.mounts import FileSystem
+from wstore.stores.base import Expect
 from wstore.stores.posix_store import PosixStore
-from wstore.stores.posix_temp import is_temp_name, new_temp_name
-from wstore.stores.wrap import Retry, RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-WHOLE = 1 << 40
 
 
 @pytest.fixture
@@ -47,158 +41,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip(f"mounting a tmpfs is refused (root is needed): {mounted.stderr.strip()}")
     yield place
     subprocess.run(["umount", "-l", str(place)], check=True)
-
-
-def content(store: PosixStore, key: str) -> bytes:
-    return bytes(store.read(key, 0, WHOLE).data)
-
-
-def listed(store: PosixStore, prefix: str = "", *, recursive: bool = True) -> list[str]:
-    return [entry.key for entry in store.list(prefix, recursive=recursive)]
-
-
-def write(store: PosixStore, key: str, data: bytes, expect: Expect = Expect.ANY) -> None:
-    store.write(key, memoryview(data), expect=expect)
-
-
-# Names
-
-
-@pytest.mark.parametrize(
-    "key",
-    ["ckpt#1", "sub dir/a", "sub%20dir/a", "\udcff\udc80", "n" * 255, "ü" * 127, ".hidden", "a\nb"],
-)
-def test_odd_names_round_trip_and_are_listed(store: PosixStore, key: str) -> None:
-    write(store, key, b"x")
-    assert content(store, key) == b"x"
-    assert listed(store) == [key]
-
-
-def test_percent_is_never_decoded(store: PosixStore, tmp_path: Path) -> None:
-    write(store, "sub dir/a", b"1")
-    write(store, "sub%20dir/a", b"2")
-    assert (tmp_path / "sub dir/a").read_bytes() == b"1"
-    assert (tmp_path / "sub%20dir/a").read_bytes() == b"2"
-
-
-@pytest.mark.parametrize(
-    "key", ["../x", "a/../../x", "a/..", "..", "a\0b", "\ud800", "a/", "n" * 256]
-)
-def test_bad_names_are_refused(store: PosixStore, tmp_path: Path, key: str) -> None:
-    for call in (lambda: write(store, key, b"x"), lambda: store.stat(key)):
-        with pytest.raises((errors.InvalidPath, errors.IsADirectory)):
-            call()
-    assert os.listdir(tmp_path) == []
-
-
-def test_temp_names_are_reserved_and_hidden(store: PosixStore, tmp_path: Path) -> None:
-    name = new_temp_name()
-    assert is_temp_name(name)
-    assert not is_temp_name(b".wstore-x.tmp")
-    with pytest.raises(errors.InvalidPath):
-        write(store, os.fsdecode(name), b"x")
-    (tmp_path / os.fsdecode(name)).write_bytes(b"x")
-    assert listed(store) == listed(store, recursive=False) == []
-
-
-def test_root_must_be_absolute() -> None:
-    with pytest.raises(errors.InvalidPath):
-        PosixStore("relative")
-
-
-# Kinds of files
-
-
-@pytest.mark.timeout(20)
-def test_fifos_and_devices_are_refused_and_do_not_hang(store: PosixStore, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "fifo")
-    for key, place in (("fifo", store), ("dev/null", PosixStore())):
-        for call in (
-            lambda place=place, key=key: place.stat(key),
-            lambda place=place, key=key: place.read(key, 0, 1),
-            lambda place=place, key=key: write(place, key, b"x"),
-            lambda place=place, key=key: place.copy(key, f"{tmp_path}/copy"[1:]),
-            lambda place=place, key=key: place.upload(key),
-        ):
-            with pytest.raises(errors.UnsupportedOperation):
-                call()
-    assert listed(store) == []
-    assert os.listdir(tmp_path) == ["fifo"]
-    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
-
-
-def test_directory_where_a_file_is_expected(store: PosixStore, tmp_path: Path) -> None:
-    write(store, "d/f", b"x")
-    for expect in Expect:
-        with pytest.raises(errors.IsADirectory):
-            write(store, "d", b"x", expect)
-    for key in ("d", ""):
-        with pytest.raises(errors.IsADirectory):
-            store.read(key, 0, 1)
-        with pytest.raises(errors.IsADirectory):
-            store.delete(key)
-    assert os.listdir(tmp_path) == ["d"]
-
-
-def test_file_where_a_directory_is_expected(store: PosixStore) -> None:
-    write(store, "f", b"x")
-    with pytest.raises(errors.NotADirectory, match=r"file://.*/f/g"):
-        write(store, "f/g", b"x")
-    with pytest.raises(errors.NotADirectory):
-        write(store, "f/g/h", b"x")
-    with pytest.raises(errors.NotFound):
-        store.stat("f/g")
-    with pytest.raises(errors.NotADirectory):
-        store.rmdir("f")
-    with pytest.raises(errors.AlreadyExists):
-        store.mkdir("f", parents=True, exist_ok=True)
-    assert listed(store, "f/") == []
-    assert not store.is_dir("f/g")
-
-
-def test_symbolic_links_are_followed_as_open_does(store: PosixStore, tmp_path: Path) -> None:
-    write(store, "real/f", b"old")
-    (tmp_path / "link").symlink_to("real/f")
-    write(store, "link", b"new")
-    assert (tmp_path / "link").is_symlink()
-    assert content(store, "real/f") == b"new"
-    assert os.listdir(tmp_path / "real") == ["f"]
-    (tmp_path / "dangling").symlink_to("real/made")
-    with pytest.raises(errors.AlreadyExists):
-        write(store, "dangling", b"x", Expect.ABSENT)
-    write(store, "dangling", b"made")
-    assert content(store, "real/made") == b"made"
-
-
-@pytest.mark.timeout(20)
-def test_loops_and_dangling_links_neither_hang_nor_crash(store: PosixStore, tmp_path: Path) -> None:
-    write(store, "d/f", b"x")
-    (tmp_path / "d/up").symlink_to("..")
-    (tmp_path / "self").symlink_to("self")
-    (tmp_path / "dangling").symlink_to("nowhere")
-    assert listed(store) == ["d/f"]
-    assert listed(store, recursive=False) == ["d/"]
-    assert listed(store, "d/", recursive=False) == ["d/f", "d/up/"]
-    with pytest.raises(errors.InvalidPath):
-        store.stat("self")
-    with pytest.raises(errors.InvalidPath):
-        write(store, "self", b"x")
-    with pytest.raises(errors.NotFound):
-        store.stat("dangling")
-    store.delete("d/up")
-    assert content(store, "d/f") == b"x"
-
-
-def test_listing_order_is_that_of_key_bytes(store: PosixStore) -> None:
-    keys = ["a.b", "a/c", "a/d/e", "a0", "a-b", "é", "z", "\U0001f600", "\uffff"]
-    for key in keys:
-        write(store, key, b"")
-    ordered = sorted(keys, key=os.fsencode)
-    assert listed(store) == ordered
-    for key in ordered:
-        after = [entry.key for entry in store.list("", recursive=True, start_after=key)]
-        assert after == ordered[ordered.index(key) + 1 :]
-    assert listed(store, recursive=False)[:4] == ["a-b", "a.b", "a/", "a0"]
 
 
 # Modes
@@ -382,6 +224,7 @@ def test_a_hole_is_not_published(store: PosixStore, tmp_path: Path) -> None:
 
 # Killed writers
 
+
 _KILLED_WRITER = """
 import sys
 from wstore.stores.posix_store import PosixStore
@@ -412,112 +255,3 @@ def test_killed_writer_leaves_the_old_file_and_hidden_debris(
     (removed,) = store.sweep("", older_than_s=0)
     assert removed.startswith("d/.wstore-")
     assert os.listdir(tmp_path / "d") == ["f"]
-
-
-# Network file systems
-
-
-def test_cached_absence_is_asked_again(
-    store: PosixStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A client that caches "no such file" until the parent directory is read."""
-    write(store, "d/marker", b"x")
-    hidden = True
-    real_stat, real_open, real_scandir = os.stat, os.open, os.scandir
-    path = os.fsencode(tmp_path / "d/marker")
-
-    def stat_cached(name: bytes, **options: bool) -> os.stat_result:
-        if hidden and name == path:
-            raise FileNotFoundError(2, "No such file or directory")
-        return real_stat(name, **options)
-
-    def open_cached(name: bytes, flags: int) -> int:
-        if hidden and name == path:
-            raise OSError(116, "Stale file handle")
-        return real_open(name, flags)
-
-    def scandir(name: bytes) -> object:
-        nonlocal hidden
-        hidden = hidden and name != os.path.dirname(path)
-        return real_scandir(name)
-
-    monkeypatch.setattr(os, "stat", stat_cached)
-    monkeypatch.setattr(os, "open", open_cached)
-    monkeypatch.setattr(os, "scandir", scandir)
-    with pytest.raises(errors.NotFound):  # local: believed at once
-        store.stat("d/marker")
-    with pytest.raises(errors.Unavailable):
-        store.read("d/marker", 0, 1)
-    assert hidden
-    monkeypatch.setattr(posix_looking, "file_system_of", lambda path: FileSystem("nfs4"))
-    assert store.stat("d/marker").size == 1
-    hidden = True
-    assert bytes(store.read("d/marker", 0, 1).data) == b"x"
-
-
-def test_a_directory_whose_absence_is_cached_is_listed(
-    store: PosixStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(store, "run/d/marker", b"x")
-    hidden, real_scandir = True, os.scandir
-
-    def scandir(name: bytes) -> object:
-        nonlocal hidden
-        if hidden and name == os.fsencode(tmp_path / "run"):
-            raise FileNotFoundError(2, "No such file or directory")
-        hidden = hidden and name != os.fsencode(tmp_path)
-        return real_scandir(name)
-
-    monkeypatch.setattr(os, "scandir", scandir)
-    assert listed(store, "run/") == []  # local: believed at once
-    assert hidden
-    monkeypatch.setattr(posix_looking, "file_system_of", lambda path: FileSystem("nfs4"))
-    assert listed(store, "run/") == ["run/d/marker"]
-
-
-@pytest.mark.parametrize("kind", ["nfs4", "lustre", "fuse.seaweedfs"])
-def test_cached_attributes_are_asked_again(
-    store: PosixStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    """A client that gives the attributes of a replaced file until they are asked from the server."""
-    write(store, "x", b"old")
-    old, real_stat, asked = os.stat(tmp_path / "x"), os.stat, list[bytes | int]()
-    write(store, "x", b"newer")
-    path = os.fsencode(tmp_path / "x")
-
-    def stat_cached(name: bytes, **options: bool) -> os.stat_result:
-        return old if name == path and not asked else real_stat(name, **options)
-
-    monkeypatch.setattr(os, "stat", stat_cached)
-    monkeypatch.setattr(posix_looking, "ask_attributes", asked.append)
-    assert store.stat("x").size == 3  # local: believed
-    monkeypatch.setattr(posix_looking, "file_system_of_device", lambda device: FileSystem(kind))
-    tag = store.stat("x").tag
-    assert bytes(store.read("x", 0, 9, tag=tag).data) == b"newer"
-
-
-# A mount that is away
-
-
-def test_what_a_mount_that_is_away_can_do_is_asked_again(
-    store: PosixStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(store, "mount/x", b"data")
-    real_stat, away = os.stat, 2
-
-    def stat_away(name: bytes, **options: bool) -> os.stat_result:
-        nonlocal away
-        if away and os.fsencode(name).startswith(os.fsencode(tmp_path / "mount")):
-            away -= 1
-            raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
-        return real_stat(name, **options)
-
-    monkeypatch.setattr(os, "stat", stat_away)
-    with pytest.raises(errors.ConnectionFailed):
-        store.capabilities_at("mount/x")
-    with pytest.raises(errors.ConnectionFailed):
-        store.write("mount/y", memoryview(b""), expect=Expect.ABSENT)
-    away = 2
-    patient = Retry(store, RetryPolicy(), sleep=lambda seconds: None)
-    assert capabilities_at(patient, "mount/x").create_if_absent
-    assert away == 0

@@ -75,6 +75,15 @@ def test_where_requests_go(bucket: str, config: S3Config, target: Target) -> Non
     assert config.target(bucket) == target
 
 
+def test_googles_interoperability_mode() -> None:
+    """HMAC keys of a bucket on Google Cloud Storage: region "auto", the bucket in the path, over TLS."""
+    config = S3Config.from_environment(
+        KEY | {"AWS_ENDPOINT_URL": "https://storage.googleapis.com", "AWS_REGION": "auto"}
+    )
+    assert config.region == "auto"
+    assert config.target("b-1") == Target("https", "storage.googleapis.com", True)
+
+
 @pytest.mark.parametrize(
     "variables",
     [

@@ -1,7 +1,6 @@
 """Which test shows which known misbehaviour: a table that fails when a test is renamed or lost.
 
-T numbers are kinds of fault that storage libraries were seen with. Those of services that this part does
-not serve are absent.
+T numbers are kinds of fault that storage libraries were seen with; the numbering has gaps.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Known misbehaviour of storage libraries, writes: on a local disk (L), moto (M) and SeaweedFS (W)."""
+"""Known misbehaviour of storage libraries, writes: on a local disk (L), moto (M), SeaweedFS (W), and where
+it was seen on an emulator of Google Cloud Storage, on one (X)."""
 
 from __future__ import annotations
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 MiB = 1 << 20
 
 
+also_on_gcs = pytest.mark.parametrize("base", ["local", "moto", "seaweed", "gcs"], indirect=True)
+
+
 class _Halfway(Exception):
     """Raised by a source in the middle."""
 
@@ -37,6 +41,7 @@ def _no_debris(base: StoragePath) -> None:
     assert sweeper.sweep(f"{base.key}/", older_than_s=-2) == []
 
 
+@also_on_gcs
 @pytest.mark.parametrize("size", [4, 12 * MiB])
 @pytest.mark.parametrize("old", [None, b"old"])
 def test_t16_exception_inside_a_writer(base: StoragePath, size: int, old: bytes | None) -> None:
@@ -75,6 +80,7 @@ def test_t19_source_that_raises(base: StoragePath) -> None:
     _no_debris(base)
 
 
+@also_on_gcs
 def test_t22_t35_odd_names(base: StoragePath) -> None:
     """T22, T35 (P8): the name is kept to the letter, in writing, listing and reading."""
     odd = [
@@ -142,6 +148,7 @@ def test_t24_replace_by_tag(base: StoragePath) -> None:
     assert not (base / "missing").exists()
 
 
+@also_on_gcs
 def test_t28_pieces_of_nothing(base: StoragePath) -> None:
     """T28 (P1): nothing, in pieces, from memory, a stream or an iterator, is an empty object."""
     sources: list[Data] = [b"", iter(()), iter([b"", b""]), io.BytesIO()]

@@ -90,7 +90,7 @@ def test_nested_transfers_do_not_deadlock_when_all_threads_are_busy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(transfer, "MAX_THREADS", 2)
-    monkeypatch.setattr(transfer, "_threads", transfer._Threads("test"))
+    monkeypatch.setattr(transfer, "_threads", transfer.Threads("test"))
     done: list[int] = []
 
     def outer(index: int) -> None:

@@ -95,6 +95,47 @@ def test_the_deadline_bounds_all_attempts() -> None:
     assert rig.clock.pauses == []
 
 
+def test_the_deadline_counts_from_the_first_failure() -> None:
+    """A write that broke after hours of sending is sent again."""
+    rig = Rig()
+
+    def long_and_broken(call: Call, run: Callable[[], object]) -> object:
+        rig.clock.now += 10_000.0
+        raise broken()
+
+    rig.add("write", long_and_broken)
+    assert rig.store.write("k", memoryview(DATA)) == rig.memory.stat("k")
+    rig.add("write", long_and_broken)
+    assert rig.store.write("l", memoryview(DATA), expect=Expect.ABSENT) == rig.memory.stat("l")
+    rig.add("write", fail(unavailable), times=EVER)
+    with pytest.raises(errors.Unavailable) as raised:
+        rig.store.write("m", memoryview(DATA))
+    assert "after 119.0 s of failures" in raised.value.__notes__[0]
+
+
+def test_a_cut_that_brought_bytes_begins_the_deadline_anew() -> None:
+    rig = Rig()
+    rig.memory.write("k", memoryview(DATA))
+
+    def slow_and_cut(call: Call, run: Callable[[], object]) -> object:
+        rig.clock.now += 10_000.0
+        return cut_body(1)(call, run)
+
+    rig.add("read", slow_and_cut, times=5)
+    assert bytes(rig.store.read("k", 0, 200).data) == DATA
+    assert rig.clock.pauses == [1] * 5
+
+    def slow_and_empty(call: Call, run: Callable[[], object]) -> object:
+        rig.clock.now += 50.0
+        return cut_body(0)(call, run)
+
+    rig.add("read", slow_and_empty, times=EVER)
+    rig.clock.pauses.clear()
+    with pytest.raises(errors.BodyCut):
+        rig.store.read("k", 0, 200)
+    assert rig.clock.pauses == [1, 2, 4]
+
+
 @pytest.mark.parametrize(
     "kind",
     [

@@ -370,7 +370,7 @@ def _grow(place: StoragePath, saves: int, nbytes: int) -> None:
 
 
 def test_memory_does_not_grow_with_every_save(tmp_path: Path) -> None:
-    _grow(StoragePath(tmp_path / "root"), 8, 8 << 20)
+    _grow(StoragePath(tmp_path / "root"), 6, 8 << 20)
 
 
 @pytest.mark.long

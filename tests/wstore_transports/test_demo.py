@@ -26,6 +26,7 @@ def children() -> set[int]:
     return {int(pid) for file in listed for pid in file.read_text().split()}
 
 
+@pytest.mark.long
 def test_train_publish_follow_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = children()
     url = str(tmp_path / "root")

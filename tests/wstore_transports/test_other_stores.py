@@ -1,17 +1,22 @@
-"""A root and checkpoints on the stores that are neither S3 nor a disk."""
+"""A root, checkpoints and the demo on the stores that are neither S3 nor a disk."""
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
+from importlib import resources
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from tests.wstore.sftp_server import sftp_server
+from tests.wstore.sftp_server import PASSWORD, sftp_server
 from wstore import StoragePath
+from wstore.cli import main
 from wstore.testing.azurite import create_container
+from wstore.testing.fake_gcs import FakeGcs
+from wstore.testing.fault_server import FaultServer
 from wstore_transports.checkpoint import CheckpointReader, CheckpointWriter, weights_digest
 
 if TYPE_CHECKING:
@@ -47,6 +52,19 @@ def emulated(gcs_bucket: str) -> Iterator[StoragePath]:
     path.store.close()
 
 
+@pytest.fixture
+def xml(monkeypatch: pytest.MonkeyPatch) -> Iterator[StoragePath]:
+    for name in [name for name in os.environ if name.startswith(("GOOGLE_", "CLOUDSDK_"))]:
+        monkeypatch.delenv(name)
+    service = FakeGcs(token="stub-token", min_piece=5 << 20)
+    with FaultServer(service=service) as server:
+        monkeypatch.setenv("WSTORE_GCS_ENDPOINT", server.url)
+        monkeypatch.setenv("GOOGLE_BEARER_TOKEN", "stub-token")
+        path = StoragePath(f"gs://{server.bucket}/run")
+        yield path
+        path.store.close()
+
+
 @pytest.fixture(params=["azure", "sftp", "emulated"])
 def root(request: pytest.FixtureRequest) -> StoragePath:
     found: StoragePath = request.getfixturevalue(request.param)
@@ -67,3 +85,22 @@ def test_versions_are_written_and_read(root: StoragePath) -> None:
     target = {"w1": np.zeros((300, 1000), np.float32)}
     reader.load(names=["w1"], out=target)
     assert (target["w1"] == weights["w1"]).all()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["azure", "sftp", "xml"])
+def test_the_demo(
+    name: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    root: StoragePath = request.getfixturevalue(name)
+    monkeypatch.setenv("FSSPEC_SFTP_PASSWORD", PASSWORD)  # to the trainer and the engine
+    with resources.as_file(resources.files("fracast")) as package:
+        model = next(package.rglob("model.safetensors"))
+        words = ["--url", root.url, "--model", str(model), "--versions", "2", "--engines", "1"]
+        code = main(["demo", *words, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert code == 0, found
+    assert [row["digest_equal"] for row in found["versions"]] == [True, True]

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from wstore.cli_completion import complete_url
-from wstore.cli_output import Bar, counted, human_size, print_json, printable
+from wstore.cli_output import (
+    Bar,
+    CountBar,
+    counted,
+    human_size,
+    print_json,
+    printable,
+    sleep_showing,
+)
 from wstore.cli_paths import Client, opened
-from wstore.errors import InvalidArgument
+from wstore.errors import InvalidArgument, InvalidPath
+from wstore.urls import parse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +35,7 @@ Url = Annotated[
     str,
     typer.Argument(
         metavar="URL",
-        help="A root, a version URL@N, or a safetensors file or directory.",
+        help="A root, a version URL@N, or a safetensors file or directory (NAME@N/ where @N is its name's).",
         autocompletion=complete_url,
     ),
 ]
@@ -120,7 +130,13 @@ def gc(
         return
     if not as_json:
         print(f"waiting {root.lease_s:g} s for readers, then deleting", file=sys.stderr)
-    report = collect(root, retention)
+    with CountBar("deleting") as bar:
+        report = collect(
+            root,
+            retention,
+            pause=partial(sleep_showing, label="waiting for readers (seconds)"),
+            progress=bar.at,
+        )
     root.path.sweep()
     if as_json:
         done = not report.joining
@@ -138,15 +154,35 @@ def gc(
 def split_version(url: str, client: str | None) -> tuple[StoragePath, int | None]:
     """`URL@N` as place and number; the number is None without "@N".
 
+    An "@" that belongs to the host ("sftp://me@host"), or to the name of something that is there
+    ("model@best.safetensors"), is no version's. A name that itself ends with "@" and a number is told by
+    a "/" behind it.
+
     Raises:
-        InvalidArgument: "@" with something else than a number at the end of the last segment.
+        InvalidArgument: "@" with something else than a number behind it, and nothing has that name.
     """
     head, at, tail = url.rpartition("@")
-    if not at or "/" in tail or not tail:
+    if not at or not tail or "/" in tail or _is_root(url):
         return opened(url, client), None
-    if not tail.isascii() or not tail.isdigit():
-        raise InvalidArgument(f"{tail!r} is not a version number: give URL@N", url=url)
-    return opened(head, client), int(tail)
+    if tail.isascii() and tail.isdigit():
+        return opened(head, client), int(tail)
+    place = opened(url, client)
+    if not place.exists():
+        text = f"nothing has this name, and {tail!r} is not a version number: give URL@N"
+        raise InvalidArgument(text, url=place.url)
+    return place, None
+
+
+def _is_root(url: str) -> bool:
+    """Whether the URL names a bucket or host and no key: what is behind "@" may be the host."""
+    _, scheme_ends, rest = url.partition("://")
+    if not scheme_ends or "/" in rest:
+        return False
+    try:
+        parse(url)
+    except InvalidPath:
+        return False
+    return True
 
 
 def _show_root(url: str, versions: list[Version], as_json: bool) -> None:

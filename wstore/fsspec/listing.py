@@ -111,9 +111,12 @@ class ListingFileSystem(ChainedFileSystem):
             return _info(name, None)
 
     def ls(self, path: PathText, detail: bool = True, **kwargs: object) -> list[Info] | list[str]:
-        """The direct children, or the file itself. Raises NotFound.
+        """The direct children, or the file itself.
 
         An object that is a prefix too is listed as both.
+
+        Raises:
+            NotFound. UnsupportedOperation: the store lists nothing, and this is no file.
         """
         name, place = names.strip(path), self._at(path)
         found = [_info(child, info) for child, info in _below(place, name, recursive=False)]
@@ -164,7 +167,11 @@ class ListingFileSystem(ChainedFileSystem):
         detail: bool = False,
         **kwargs: object,
     ) -> list[str] | dict[str, Info]:
-        """All files below, sorted; on object stores in one listing, whatever the depth."""
+        """All files below, sorted, or the file itself; on object stores in one listing, whatever the depth.
+
+        Raises:
+            UnsupportedOperation: the store lists nothing, and this is no file.
+        """
         name, place = names.strip(path), self._at(path)
         if maxdepth is not None or place.store.capabilities.directories:
             walked: list[str] | dict[str, Info] = super().find(
@@ -221,6 +228,8 @@ def _below(
 ) -> Iterator[tuple[str, ObjectInfo | None]]:
     """Names and infos of what is listed below; None for a directory. Markers ("dir/") are left out."""
     base = place.key + "/" if place.key else ""
+    if not place.store.capabilities.listing and place.is_file():
+        return
     for entry in place.store.list(base, recursive=recursive):
         rest = entry.key[len(base) :]
         if rest.rstrip("/") and not (recursive and rest.endswith("/")):

@@ -80,6 +80,7 @@ class Capabilities:
         if_match: a tag as `expect` is honoured. Where false it is `UnsupportedOperation`.
         directories: directories exist by themselves (POSIX), not only as prefixes of keys.
         durable: a write that returned survives a power cut.
+        listing: what there is can be listed. Where false `list` is `UnsupportedOperation`.
         pieces: limits of uploads.
         request_bytes: the size of ranged read that pays best.
         concurrency: how many requests of that size in parallel pay.
@@ -92,6 +93,7 @@ class Capabilities:
     if_match: bool
     directories: bool = False
     durable: bool = True
+    listing: bool = True
     pieces: PieceLimits = PieceLimits()
     request_bytes: int = 8 * MiB
     concurrency: int = 8

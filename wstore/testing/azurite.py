@@ -1,7 +1,7 @@
 """Azurite, Microsoft's emulator of Azure Storage, on a loopback port; and a back door to its blobs.
 
-It is a program for node: on PATH, or installed once beside this Python by `install_azurite`. The back
-door signs by itself and shares no code with the store.
+It is a program for node: on PATH, or beside this Python, where the Makefile installs it. Nothing is
+installed here. The back door signs by itself and shares no code with the store.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import hmac
 import http.client
 import os
 import shutil
-import subprocess
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,7 +39,6 @@ ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
 _VERSION = "2023-11-03"
-_INSTALL_TIMEOUT_S = 280.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +56,13 @@ class AzureEndpoint:
         }
 
 
-def install_azurite() -> None:
-    """Install Azurite beside this Python, where it is not there yet and nowhere on PATH.
-
-    Raises:
-        MissingPackage: node or npm is missing, or npm could not install it.
-    """
-    if _program() is not None and shutil.which("node") is not None:
-        return
-    npm = shutil.which("npm")
-    if npm is None or shutil.which("node") is None:
-        raise MissingPackage("Azurite needs node and npm, which are not installed")
-    command = [npm, "install", "azurite@3", "--no-audit", "--no-fund", "--prefix", str(_folder())]
-    try:
-        subprocess.run(command, check=True, capture_output=True, timeout=_INSTALL_TIMEOUT_S)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise MissingPackage(f"npm could not install azurite: {error}") from error
+def azurite_is_missing() -> str:
+    """What is missing, and how to get it; "" where `azurite_server` can start it."""
+    if shutil.which("node") is None:
+        return "node is not installed"
+    if _program() is None:
+        return "Azurite is not installed (`make test` does it where npm is; else: npm install -g azurite)"
+    return ""
 
 
 @contextmanager
@@ -81,12 +70,12 @@ def azurite_server(directory: Path) -> Iterator[AzureEndpoint]:
     """An Azurite that keeps its blobs in memory and its log under `directory`.
 
     Raises:
-        MissingPackage: it is not installed (`install_azurite`).
+        MissingPackage: it is not installed (`azurite_is_missing`).
         StoreError: it did not come up; the message holds the end of its log.
     """
     program = _program()
     if program is None:
-        raise MissingPackage("Azurite is not installed: npm install -g azurite")
+        raise MissingPackage(f"no Azurite: {azurite_is_missing()}")
     directory = directory.absolute()
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / "azurite.log"

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+_OTHERS = ("GOOGLE_", "CLOUDSDK_", "WSTORE_GCS_", "STORAGE_EMULATOR_HOST")
+
+
 @dataclass(frozen=True, slots=True)
 class GcsEndpoint:
     """Where an emulator listens: "http://host:port"."""
@@ -26,6 +29,12 @@ class GcsEndpoint:
     def environment(self) -> dict[str, str]:
         """The variables that point any client at this emulator."""
         return {"STORAGE_EMULATOR_HOST": self.url}
+
+    def applied_to(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """An environment in which every client reaches this emulator, and nobody's endpoint or identity
+        is left."""
+        kept = {name: value for name, value in environment.items() if not name.startswith(_OTHERS)}
+        return kept | self.environment()
 
 
 def send(

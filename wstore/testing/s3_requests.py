@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import html
 import http.client
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -44,6 +46,12 @@ class S3Endpoint:
             "AWS_ALLOW_HTTP": "true",
             "AWS_EC2_METADATA_DISABLED": "true",
         }
+
+    def applied_to(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """An environment in which every client reaches this server, and nobody's endpoint or identity
+        is left."""
+        kept = {name: value for name, value in environment.items() if not name.startswith("AWS_")}
+        return kept | self.environment()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +126,19 @@ def put_object(endpoint: S3Endpoint, bucket: str, key: str, data: bytes) -> None
     answer = request(endpoint, "PUT", bucket, key, body=data)
     if answer.status != 200:
         raise RuntimeError(f"PUT {bucket}/{key}: {answer.status} {answer.body[:500]!r}")
+
+
+def pending_uploads(endpoint: S3Endpoint, bucket: str) -> list[str]:
+    """The keys of all uploads in pieces that were begun and neither completed nor aborted.
+
+    Raises:
+        RuntimeError: the server refused, or there are more than one page of them.
+    """
+    answer = request(endpoint, "GET", bucket, query={"uploads": ""})
+    if answer.status != 200 or b"<IsTruncated>true<" in answer.body:
+        raise RuntimeError(f"uploads of {bucket}: {answer.status} {answer.body[:500]!r}")
+    keys = re.findall(rb"<Upload>.*?<Key>(.*?)</Key>", answer.body, re.DOTALL)
+    return [html.unescape(key.decode()) for key in keys]
 
 
 def _authorization(

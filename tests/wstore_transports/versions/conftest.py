@@ -1,4 +1,4 @@
-"""A publisher of tiny versions, for the tests of the protocol."""
+"""A publisher of tiny versions, for the tests of the protocol, and mirrors of a root."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from tests.wstore_transports.versions.mirror_trio import CONFIG, Trio, weights
 from wstore.path import StoragePath
 from wstore.stores.memory import MemoryStore
 from wstore_codecs.digest import digest_block
-from wstore_transports.versions import Block, ObjectRef, Root, Tensor
+from wstore_transports.checkpoint import CheckpointWriter
+from wstore_transports.versions import Block, ObjectRef, Root, Tensor, mirror_site
 from wstore_transports.versions.sealing import hash_of
 
 if TYPE_CHECKING:
@@ -62,3 +64,18 @@ def store() -> MemoryStore:
 @pytest.fixture
 def root(store: MemoryStore) -> Root:
     return Root.create(StoragePath("memory://test/root", store=store), lease_s=0.05)
+
+
+@pytest.fixture
+def trio(monkeypatch: pytest.MonkeyPatch) -> Trio:
+    """A mirror that failed rests for longer than a test lasts, unless the test sets that anew."""
+    monkeypatch.setattr(mirror_site, "FIRST_REST_S", 60.0)
+    trio = Trio()
+    Root.create(trio.source.place, lease_s=0.2)
+    with CheckpointWriter(trio.source.place, max_file_bytes=30_000, keep=None) as writer:
+        for step in range(2):
+            report = writer.write(step, weights(100 * step), files={"config.json": CONFIG})
+            trio.digests[report.version] = report.digest
+    trio.copy.take(trio.source)
+    trio.source.calls.clear()
+    return trio

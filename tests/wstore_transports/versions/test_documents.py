@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wstore.errors import IntegrityError, InvalidPath, NewerFormat
+from wstore.errors import IntegrityError, InvalidArgument, InvalidPath, NewerFormat
 from wstore.path import StoragePath
 from wstore.stores.memory import MemoryStore
 from wstore_transports.versions import layout
@@ -109,6 +109,13 @@ def test_another_kind_and_another_root_are_refused() -> None:
 def test_deep_nesting_is_an_error_not_a_crash() -> None:
     with pytest.raises(IntegrityError):
         unseal(Head, b'{"format":1,"x":' + b"[" * 50_000, url="u")
+
+
+def test_what_readers_would_refuse_is_not_sealed() -> None:
+    """A record that nobody can read would end its root for ever: nothing may follow it."""
+    for document in (Marker(root=ROOT, lease_s=0), Head(root=ROOT, number=0, hash="f" * 32)):
+        with pytest.raises(InvalidArgument, match=r"\$\.(lease_s|number)"):
+            seal(document)
 
 
 def test_reading_is_capped() -> None:

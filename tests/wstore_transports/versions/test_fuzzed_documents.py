@@ -194,7 +194,7 @@ def run_cases(truth: Pristine, count: int) -> None:
 
 
 def test_documents_of_a_root(pristine: Pristine) -> None:
-    run_cases(pristine, 120)
+    run_cases(pristine, 60)
 
 
 @pytest.mark.long

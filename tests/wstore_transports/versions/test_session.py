@@ -48,6 +48,22 @@ def test_versions_grow_and_steps_are_labels(root: Root, publish: Publish) -> Non
     assert again(root).latest().record == versions[-1].record
 
 
+def test_what_no_document_can_say_is_refused_and_the_root_goes_on(
+    root: Root, publish: Publish
+) -> None:
+    with pytest.raises(InvalidArgument, match="launch"):
+        again(root).begin_session("run", launch="x" * 201)
+    with root.begin_session("run") as session:
+        for step in (-(1 << 53) - 1, 1 << 60):
+            with pytest.raises(InvalidArgument, match="step"):
+                session.open_attempt(step)
+        with pytest.raises(InvalidArgument, match="base"):
+            session.open_attempt(1, kind="delta", base=-1)
+        session.open_attempt(1 << 53)
+        published = publish(session, 7)
+    assert again(root).latest().record == published.record
+
+
 def test_an_older_session_is_fenced(root: Root, write: Write, publish: Publish) -> None:
     old = root.begin_session("run")
     attempt = old.open_attempt(1)

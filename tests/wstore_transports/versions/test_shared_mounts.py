@@ -1,4 +1,8 @@
-"""A root on a shared mount that is not exclusive: one publisher at a time, on whichever host."""
+"""A root on a shared mount that is not exclusive: one publisher at a time, on whichever host.
+
+They take turns here, and do not race as in `test_processes.py`: a create across two such mounts may succeed
+on both (`tests/wstore/test_shared_mounts.py` measures it), so a race has no right outcome to test.
+"""
 
 from __future__ import annotations
 

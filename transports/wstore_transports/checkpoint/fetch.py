@@ -9,7 +9,7 @@ import numpy as np
 import xxhash
 
 from wstore.errors import IntegrityError
-from wstore.progress import ByteCounter
+from wstore.progress import Tally
 from wstore.transfer import run_parallel
 from wstore_transports.checkpoint.placement import MAX_BLOCK_BYTES, cut_blocks
 from wstore_transports.versions.block_source import touched
@@ -180,7 +180,7 @@ class Fetcher:
             return
         largest = max(request.nbytes for request in requests)
         most = self._objects[requests[0].object].concurrency
-        counter = ByteCounter(self._progress, sum(request.nbytes for request in requests))
+        counter = Tally(self._progress, sum(request.nbytes for request in requests))
 
         def one(index: int) -> None:
             work(requests[index])

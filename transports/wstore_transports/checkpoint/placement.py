@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
-from wstore_codecs.block import Block
+from wstore_codecs.cutting import cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from wstore_codecs.block import Block
     from wstore_transports.checkpoint.pieces import Piece
 
 MAX_BLOCK_BYTES = 8 << 20
@@ -30,32 +30,7 @@ def cut_blocks(box: Block, itemsize: int, max_bytes: int = MAX_BLOCK_BYTES) -> I
 
     A block has at most `max_bytes` (at least one element). An empty box is one empty block.
     """
-    most = max(1, max_bytes // itemsize)
-    if box.size <= most:
-        yield box
-        return
-    # The first axis below which whole slices fit: cut along it, one index of the outer ones at a time.
-    axis = 0
-    while math.prod(box.extent[axis + 1 :]) > most:
-        axis += 1
-    rows = most // math.prod(box.extent[axis + 1 :])
-    yield from _cut(box, axis, rows, ())
-
-
-def _cut(box: Block, axis: int, rows: int, outer: tuple[int, ...]) -> Iterator[Block]:
-    depth = len(outer)
-    first, count = box.origin[depth], box.extent[depth]
-    if depth < axis:
-        for index in range(first, first + count):
-            yield from _cut(box, axis, rows, (*outer, index))
-        return
-    for start in range(first, first + count, rows):
-        length = min(rows, first + count - start)
-        yield Block(
-            box.tensor,
-            (*outer, start, *box.origin[depth + 1 :]),
-            (*(1 for _ in outer), length, *box.extent[depth + 1 :]),
-        )
+    return cut(box, max(1, max_bytes // itemsize))
 
 
 def plan_files(pieces: Iterable[Piece], max_bytes: int = MAX_FILE_BYTES) -> list[list[Piece]]:

@@ -10,7 +10,7 @@ import numpy as np
 import xxhash
 
 from wstore.errors import IntegrityError, NotFound, WStoreError
-from wstore.progress import ByteCounter
+from wstore.progress import Tally
 from wstore.transfer import run_parallel
 from wstore_codecs import dtypes
 from wstore_codecs import tensors as arrays
@@ -61,7 +61,7 @@ def verify_snapshot(
         if block.encoding == "flat"
     ]
     deep_bytes = sum(block.nbytes for _, _, block in blocks) if deep else 0
-    counter = ByteCounter(progress, total + deep_bytes)
+    counter = Tally(progress, total + deep_bytes)
     problems: list[str] = []
     lock = threading.Lock()
 
@@ -94,7 +94,7 @@ def _line(error: WStoreError) -> str:
     return f"{error.url}: is missing" if isinstance(error, NotFound) else str(error)
 
 
-def _check_object(snapshot: Snapshot, ref: ObjectRef, counter: ByteCounter) -> None:
+def _check_object(snapshot: Snapshot, ref: ObjectRef, counter: Tally) -> None:
     path = snapshot.object(ref.name)
     info = path.stat()
     if info.size != ref.size:
@@ -112,7 +112,7 @@ def _check_object(snapshot: Snapshot, ref: ObjectRef, counter: ByteCounter) -> N
 
 
 def _check_block(
-    snapshot: Snapshot, name: str, tensor: Tensor, block: Block, counter: ByteCounter
+    snapshot: Snapshot, name: str, tensor: Tensor, block: Block, counter: Tally
 ) -> None:
     if not block.hash:
         return

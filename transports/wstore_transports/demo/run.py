@@ -112,8 +112,7 @@ def _own_s3(
 
     endpoint = stack.enter_context(seaweed_server(directory))
     create_bucket(endpoint, BUCKET)
-    kept = {name: value for name, value in environment.items() if not name.startswith("AWS_")}
-    return f"s3://{BUCKET}/run", {**kept, **endpoint.environment()}
+    return f"s3://{BUCKET}/run", endpoint.applied_to(environment)
 
 
 def _own_gcs(
@@ -123,7 +122,7 @@ def _own_gcs(
 
     endpoint = stack.enter_context(gcs_server(directory))
     create_gcs_bucket(endpoint, BUCKET)
-    return f"gs://{BUCKET}/run", {**environment, **endpoint.environment()}
+    return f"gs://{BUCKET}/run", endpoint.applied_to(environment)
 
 
 def _newest(url: str) -> int:

@@ -23,6 +23,7 @@ from wstore_transports.versions.sealing import read_document
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from wstore.progress import Progress
     from wstore_transports.versions.documents import LeaseDocument
     from wstore_transports.versions.log import Tip
     from wstore_transports.versions.place import Place
@@ -91,7 +92,11 @@ def plan_gc(root: Root, retention: Retention) -> GcPlan:
 
 
 def collect(
-    root: Root, retention: Retention, *, pause: Callable[[float], None] = time.sleep
+    root: Root,
+    retention: Retention,
+    *,
+    pause: Callable[[float], None] = time.sleep,
+    progress: Progress | None = None,
 ) -> GcReport:
     """Let go of what `retention` does not keep, and delete what nothing needs.
 
@@ -102,6 +107,7 @@ def collect(
 
     Args:
         pause: called with the seconds to wait; may raise to give up (nothing is half done).
+        progress: is told how many objects are deleted, of how many.
 
     Raises:
         NotARoot, IntegrityError: the marker, a record or a manifest is damaged; nothing is deleted.
@@ -139,7 +145,7 @@ def collect(
     # reader that came meanwhile may have chosen it before that floor. It goes next time.
     waited = {going.name for going in found}
     garbage = [going for going in garbage if going.name in waited]
-    delete(place, garbage)
+    delete(place, garbage, progress=progress)
     Sweep(place, state.standing).run(dead)
     return GcReport(floor, tuple(fates), tuple(garbage), tuple(sorted(protected)))
 

@@ -13,6 +13,9 @@ from msgspec import Meta, Struct
 FORMAT = 1
 """The newest document format that this code reads, and the one it writes."""
 
+MAX_STEP = 1 << 53
+"""Either way; larger integers are not exact in every reader of JSON."""
+
 KiB = 1 << 10
 MiB = 1 << 20
 
@@ -29,6 +32,7 @@ AttemptId = Annotated[str, Meta(pattern=r"^[0-9]{1,12}[.][0-9a-f]{16}\Z")]
 Text = Annotated[str, Meta(max_length=2000)]
 Rank = Annotated[int, Meta(ge=0, lt=100_000)]
 Ranks = Annotated[int, Meta(ge=1, le=100_000)]
+Step = Annotated[int, Meta(ge=-MAX_STEP, le=MAX_STEP)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Kind = Literal["full", "delta"]
 
@@ -128,7 +132,7 @@ class Weights(RecordBase, frozen=True, kw_only=True, tag="log.weights"):
     run: Name
     attempt: AttemptId
     epoch: Number
-    step: Annotated[int, Meta(ge=-(1 << 53), le=1 << 53)]
+    step: Step
     kind: Kind
     base: Number = 0
     refs: list[Number] = []
@@ -238,7 +242,7 @@ class Manifest(Document, frozen=True, kw_only=True, tag="manifest"):
 
     run: Name
     attempt: AttemptId
-    step: int
+    step: Step
     kind: Kind
     base: Number = 0
     objects: list[ObjectRef]
@@ -265,7 +269,7 @@ class Open(Document, frozen=True, kw_only=True, tag="open"):
     epoch: Number
     wanted: Number
     index: Annotated[int, Meta(ge=1)]
-    step: int
+    step: Step
     kind: Kind
     base: Number = 0
     shares: Number = 0

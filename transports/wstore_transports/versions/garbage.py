@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wstore.errors import DirectoryNotEmpty, IntegrityError, NotFound, WStoreError
+from wstore.progress import Tally
 from wstore.stores.base import Directories
 from wstore.stores.probing import left_probes
 from wstore_transports.versions import layout
@@ -17,9 +18,10 @@ from wstore_transports.versions.sealing import read_document
 from wstore_transports.versions.standing import in_flight
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from wstore.path import StoragePath
+    from wstore.progress import Progress
     from wstore_transports.versions.documents import Standing, Weights
     from wstore_transports.versions.place import Place
 
@@ -74,7 +76,7 @@ def find_garbage(
     return found
 
 
-def delete(place: Place, garbage: Iterable[Going]) -> None:
+def delete(place: Place, garbage: Collection[Going], *, progress: Progress | None) -> None:
     """Delete: manifests first, so that who comes late fails at once; then the objects; then the rest.
 
     Raises the store's first error after trying all; what is left is found again next time.
@@ -85,8 +87,14 @@ def delete(place: Place, garbage: Iterable[Going]) -> None:
         last = going.name.rpartition("/")[2]
         phases[0 if last == layout.MANIFEST else 2 if last == layout.OPEN else 1].append(going.name)
         directories.add(going.name.rpartition("/")[0])
+    tally = Tally(progress, len(garbage))
+
+    def remove(name: str) -> None:
+        place.object(name).remove(missing_ok=True)
+        tally.add(1)
+
     for names in phases.values():
-        in_parallel(lambda name: place.object(name).remove(missing_ok=True), names)
+        in_parallel(remove, names)
     for directory in sorted(directories):
         _remove_empty(place.object(directory))
 

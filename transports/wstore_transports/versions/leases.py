@@ -11,9 +11,8 @@ import time
 from typing import TYPE_CHECKING, Self
 
 from wstore.errors import NotFound, WStoreError
+from wstore.probes import Probe
 from wstore.stores.forking import renew_after_fork
-from wstore.transfer import run_call_in_thread
-from wstore.waiting import Probe
 from wstore_transports.errors import NoVersion, RootError, VersionGone
 from wstore_transports.versions import layout
 from wstore_transports.versions.documents import LeaseDocument
@@ -121,11 +120,12 @@ class Lease:
             return
         self._released = True
         self._heartbeat.close()
-        removal = Probe(self._remove)
-        run_call_in_thread(removal.run)
+        removal = Probe(self._remove, place=self._place.path.url)
+        removal.start()
         if removal.done.wait(_RELEASE_S):
             removal.result()
         else:
+            removal.give_up()
             _log.warning("%s: the store hangs, the lease may have to run out", self._path.url)
 
     def _remove(self) -> None:

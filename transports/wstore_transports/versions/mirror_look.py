@@ -16,7 +16,8 @@ from wstore.errors import (
     StoreTimeout,
     WStoreError,
 )
-from wstore.transfer import attempt, run_call_in_thread
+from wstore.probes import Probe
+from wstore.transfer import attempt
 from wstore_transports.errors import DifferentRoots
 from wstore_transports.versions.mirror_failures import AllFailed, is_empty
 from wstore_transports.versions.mirror_site import Site
@@ -75,33 +76,12 @@ def look_at(sites: Sequence[Site], view: Callable[[Site], View]) -> Look:
     Raises:
         AllFailed: none answers. One of `NOT_THE_MIRROR`.
     """
-    awake = [site for site in sites if site.admits("")]
-    resting = [site for site in sites if site not in awake]
-    answers: _Answers = queue.SimpleQueue()
-    waiting: list[Site] = []
-    views: list[View] = []
-    failures: Failures = []
-    for group in (awake, resting):
-        for site in group:
-            waiting.append(site)
-            run_call_in_thread(partial(_answer, site, view, answers))
-        late_at = time.monotonic() + LATE_S
-        while waiting:
-            hurry = bool(views) or (group is awake and bool(resting))
-            try:
-                left_s = max(0.0, late_at - time.monotonic()) if hurry else None
-                site, found = answers.get(timeout=left_s)
-            except queue.Empty:
-                break
-            waiting.remove(site)
-            if isinstance(found, View):
-                views.append(found)
-            elif isinstance(found, WStoreError) and not isinstance(found, NOT_THE_MIRROR):
-                failures.append((site, found))
-            else:
-                raise found
-        if views:
-            break
+    waiting: dict[Site, Probe[None]] = {}
+    try:
+        views, failures = _ask(sites, view, waiting)
+    finally:
+        for probe in waiting.values():
+            probe.give_up()
     for site in waiting:
         late = StoreTimeout(f"no answer within {LATE_S:.0f} s", url=site.path.url)
         site.failed("", late)
@@ -111,6 +91,39 @@ def look_at(sites: Sequence[Site], view: Callable[[Site], View]) -> Look:
     views.sort(key=lambda found: sites.index(found.site))
     asked_all = len(views) + len(failures) == len(sites)
     return Look(tuple(views), asked_all and all(is_empty(error) for _, error in failures))
+
+
+def _ask(
+    sites: Sequence[Site], view: Callable[[Site], View], waiting: dict[Site, Probe[None]]
+) -> tuple[list[View], Failures]:
+    """What came in time; leaves in `waiting` what has not."""
+    awake = [site for site in sites if site.admits("")]
+    resting = [site for site in sites if site not in awake]
+    answers: _Answers = queue.SimpleQueue()
+    views: list[View] = []
+    failures: Failures = []
+    for group in (awake, resting):
+        for site in group:
+            waiting[site] = Probe(partial(_answer, site, view, answers), place=site)
+            waiting[site].start()
+        late_at = time.monotonic() + LATE_S
+        while waiting:
+            hurry = bool(views) or (group is awake and bool(resting))
+            try:
+                left_s = max(0.0, late_at - time.monotonic()) if hurry else None
+                site, found = answers.get(timeout=left_s)
+            except queue.Empty:
+                break
+            del waiting[site]
+            if isinstance(found, View):
+                views.append(found)
+            elif isinstance(found, WStoreError) and not isinstance(found, NOT_THE_MIRROR):
+                failures.append((site, found))
+            else:
+                raise found
+        if views:
+            break
+    return views, failures
 
 
 def _answer(site: Site, view: Callable[[Site], View], answers: _Answers) -> None:

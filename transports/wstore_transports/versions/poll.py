@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from wstore.errors import Cancelled, WaitTimeout
-from wstore.transfer import check_cancel, run_call_in_thread
-from wstore.waiting import Probe
+from wstore.probes import Probe
+from wstore.transfer import check_cancel
 
 if TYPE_CHECKING:
     import threading
@@ -53,15 +53,18 @@ class Poll:
         Raises:
             WaitTimeout: the deadline has passed. Cancelled: the event is set. What `call` raises.
         """
-        probe = Probe(call)
-        run_call_in_thread(probe.run)
-        while not probe.done.wait(_SLICE_S):
-            check_cancel(self._cancel)
-            waited = time.monotonic() - self._began
-            if self.remaining_s == 0.0 and waited > _GRACE_S:
-                raise WaitTimeout(
-                    f"the last look had no answer yet (waited {waited:.1f} s)", url=self._url
-                )
+        probe = Probe(call, place=self._url)
+        try:
+            probe.start()
+            while not probe.done.wait(_SLICE_S):
+                check_cancel(self._cancel)
+                waited = time.monotonic() - self._began
+                if self.remaining_s == 0.0 and waited > _GRACE_S:
+                    raise WaitTimeout(
+                        f"the last look had no answer yet (waited {waited:.1f} s)", url=self._url
+                    )
+        finally:
+            probe.give_up()
         return probe.result()
 
     def pause(self, what: str) -> None:

@@ -44,9 +44,16 @@ def seal(document: Document) -> bytes:
     """The bytes to store: equal documents give equal bytes.
 
     Raises:
-        InvalidArgument: the document is larger than readers accept.
+        InvalidArgument: readers would refuse it: it is too large, or a field is out of its range. (A log
+            record that cannot be read would end the root, since none can follow it.)
     """
     body = _encoder.encode(document)
+    if len(body) <= RecordBase.max_bytes:  # larger ones are lists of what was checked one by one
+        try:
+            _decoder(type(document)).decode(body)
+        except msgspec.ValidationError as error:
+            kind = type(document).__name__.lower()
+            raise InvalidArgument(f"a {kind} document cannot say this: {error}") from error
     sealed = b"".join((body[:-1], _CHECK, hash_of(body).encode(), b'"}'))
     if len(sealed) > document.max_bytes:
         kind = type(document).__name__.lower()

@@ -11,7 +11,15 @@ from wstore.errors import InvalidArgument, NotFound
 from wstore_transports.errors import Fenced, RootError
 from wstore_transports.versions import layout
 from wstore_transports.versions.attempt import Attempt
-from wstore_transports.versions.documents import Abort, Announcement, End, Fence, Open, Session
+from wstore_transports.versions.documents import (
+    MAX_STEP,
+    Abort,
+    Announcement,
+    End,
+    Fence,
+    Open,
+    Session,
+)
 from wstore_transports.versions.heartbeat import Heartbeat, OverwritePace
 from wstore_transports.versions.log import stand
 from wstore_transports.versions.poll import Poll
@@ -163,28 +171,29 @@ class PublishSession:
         answer was lost. Then it writes `open.json` and announces it; other ranks wait for that.
 
         Args:
-            step: the trainer's label.
+            step: the trainer's label, within 2^53 of 0.
             kind, base: a delta names the version that it applies to.
             inventory: what the version must hold, rank 0 only; None: what the ranks declare together.
             timeout: seconds that another rank than 0 waits for rank 0.
 
         Raises:
             Fenced: another publisher took over. RootError: the session has ended.
-            InvalidArgument: rank 0 opened another step, kind or base.
+            InvalidArgument: a step out of range; rank 0 opened another step, kind or base.
             WaitTimeout, Cancelled.
         """
+        if abs(step) > MAX_STEP:
+            raise InvalidArgument(f"step {step} is out of range: at most 2^53 either way")
         if self.rank != 0:
             return self._follow(step, kind, base, timeout, cancel)
         self._settle()
         tip = self._require_live()
-        self._index += 1
         opened = Open(
             root=self._place.root_id,
             run=self.run,
             attempt=layout.new_attempt(self.epoch),
             epoch=self.epoch,
             wanted=tip.number + 1,
-            index=self._index,
+            index=self._index + 1,
             step=step,
             kind=kind,
             base=base,
@@ -192,6 +201,8 @@ class PublishSession:
             ranks=self.ranks,
             inventory=inventory,
         )
+        seal(opened)  # what readers would refuse is refused here, where nothing has begun yet
+        self._index += 1
         self._current = Attempt(self._place, opened, rank=0, previous=self._previous)
         self._announce(self._current)
         return self._current

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F")
 
-_CAPABILITIES = Capabilities(create_if_absent=False, if_match=False, durable=False)
+_CAPABILITIES = Capabilities(create_if_absent=False, if_match=False, durable=False, listing=False)
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MAX_REDIRECTS = 5
 _POOL_CONNECTIONS = 64

@@ -36,8 +36,9 @@ class RetryPolicy:
     """How long to insist.
 
     Attributes:
-        deadline_s: from the start of the operation; no attempt starts later. An attempt under way is
-            left to the store's own timeouts, so a slow transfer that makes progress finishes.
+        deadline_s: from the first failure, or from the last one before which bytes came; no attempt
+            starts later. An attempt under way is left to the store's own timeouts, so a slow transfer
+            that makes progress finishes, and has all of this time when it breaks after hours.
         first_pause_s: bound of the first random pause; it doubles with each failure.
         longest_pause_s: bound of that doubling. What a server asks for (Retry-After) may be longer.
     """
@@ -131,7 +132,11 @@ class Retry(Wrapper):
 
 
 class _Patience:
-    """One operation's pauses: how many there were, and until when there may be more."""
+    """One operation's pauses: how many there were, and until when there may be more.
+
+    The time counts from the first failure, and anew from a cut that brought bytes: how long an operation
+    worked before says nothing about how long the service may be away.
+    """
 
     def __init__(
         self,
@@ -144,23 +149,26 @@ class _Patience:
         self._sleep = sleep
         self._clock = clock
         self._uniform = uniform
-        self._begun = clock()
+        self._failing_since: float | None = None
         self._failures = 0
         self._told = False
 
     def pause(self, call: Call, error: errors.WStoreError) -> None:
         """Wait before the next attempt; raises `error` when that would begin after the deadline."""
-        policy = self._policy
-        bound = min(policy.longest_pause_s, policy.first_pause_s * 2 ** min(self._failures, 30))
+        policy, now = self._policy, self._clock()
         if isinstance(error, errors.BodyCut) and error.read is not None and len(error.read.data):
-            bound, self._failures = policy.first_pause_s, 0  # it moves on: no reason to slow down
+            # It moves on: no reason to slow down or to lose patience.
+            self._failing_since, self._failures = now, 0
+        if self._failing_since is None:
+            self._failing_since = now
+        bound = min(policy.longest_pause_s, policy.first_pause_s * 2 ** min(self._failures, 30))
         self._failures += 1
         # What the server asked for is the least, and jitter on top keeps clients apart.
         pause = (error.retry_after_s or 0.0) + self._uniform(0.0, bound)
-        elapsed = self._clock() - self._begun
+        elapsed = now - self._failing_since
         if elapsed + pause > policy.deadline_s:
             error.add_note(
-                f"gave up {call.op} after {elapsed:.1f} s (deadline {policy.deadline_s} s)"
+                f"gave up {call.op} after {elapsed:.1f} s of failures (deadline {policy.deadline_s} s)"
             )
             raise error
         self._tell(call, error, elapsed, pause)
