@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 
+MAX_BLOCK_ELEMENTS = 4 << 20
+"""The most elements of a frame: what one thread decodes and one hash covers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -163,22 +166,9 @@ def _odometer(
         yield from _odometer(inner, first, length)
 
 
-def check_cover(shape: Sequence[int], blocks: Iterable[Block], *, tensor: str) -> None:
-    """Proves that the blocks are the whole tensor: each element in exactly one of them.
-
-    Raises:
-        InvalidArgument: a block of another tensor or outside the shape, two that overlap, or a hole.
-    """
-    check_shape(shape, tensor=tensor)
-    solid = []
-    for block in blocks:
-        if block.tensor != tensor or not block.within(shape):
-            raise InvalidArgument(
-                f"{block} is not a box of tensor {tensor!r}, shape {tuple(shape)}"
-            )
-        if block.size:
-            solid.append(block)
-    solid.sort(key=lambda block: block.origin)
+def check_disjoint(blocks: Iterable[Block], *, tensor: str) -> None:
+    """Raises InvalidArgument when two of these boxes of one tensor share an element."""
+    solid = sorted((block for block in blocks if block.size), key=lambda block: block.origin)
     active: list[Block] = []
     for block in solid:
         active = [a for a in active if not a.end or a.end[0] > block.origin[0]]
@@ -186,7 +176,25 @@ def check_cover(shape: Sequence[int], blocks: Iterable[Block], *, tensor: str) -
             if block.clip(other) is not None:
                 raise InvalidArgument(f"blocks of tensor {tensor!r} overlap: {other} and {block}")
         active.append(block)
-    have, want = sum(block.size for block in solid), math.prod(shape)
+
+
+def check_cover(shape: Sequence[int], blocks: Iterable[Block], *, tensor: str) -> None:
+    """Proves that the blocks are the whole tensor: each element in exactly one of them.
+
+    Raises:
+        InvalidArgument: a block of another tensor or outside the shape, two that overlap, or a hole.
+    """
+    check_shape(shape, tensor=tensor)
+    have, want = 0, math.prod(shape)
+    kept = []
+    for block in blocks:
+        if block.tensor != tensor or not block.within(shape):
+            raise InvalidArgument(
+                f"{block} is not a box of tensor {tensor!r}, shape {tuple(shape)}"
+            )
+        have += block.size
+        kept.append(block)
+    check_disjoint(kept, tensor=tensor)
     if have != want:
         raise InvalidArgument(
             f"the blocks of tensor {tensor!r} hold {have} of its {want} elements: some are missing"

@@ -70,6 +70,8 @@ CHUNK_ELEMENTS = 4 << 20
 COMPILED_FROM = 1 << 18
 """Elements from which loading the compiled kernels pays; smaller calls use them once loaded."""
 
+UPDATE_COMPILED_FROM = 1 << 13
+"""Changed elements from which an update is compiled code."""
 
 _HEX = re.compile("[0-9a-f]{32}")
 
@@ -138,7 +140,7 @@ def digest_block(
     spread = index_map(info.shape, shape, origin, tensor=name)
     device = tensors.on_device(array)
     if device is not None:
-        from wstore_codecs.torch_kernels import torch_lanes
+        from wstore_codecs.torch_kernels.digest import torch_lanes
 
         return TensorDigest(torch_lanes(device, spread))
     bits, spread = spread.in_memory_order(tensors.bit_view(array, name=name))
@@ -186,9 +188,9 @@ def digest_each(bits: Bits, sizes: Sequence[int]) -> list[TensorDigest]:
 
 def _engine(bits: Bits) -> Callable[[Bits, IndexMap, int], tuple[int, int]]:
     """Compiled code where it is loaded or worth loading."""
-    if bits.size < COMPILED_FROM and "wstore_codecs.kernels" not in sys.modules:
+    if bits.size < COMPILED_FROM and "wstore_codecs.kernels.digest" not in sys.modules:
         return reference_lanes
-    from wstore_codecs import kernels
+    from wstore_codecs.kernels import digest as kernels
 
     if bits.size < COMPILED_FROM and not kernels.loaded(bits.dtype.name):
         return reference_lanes
@@ -217,7 +219,11 @@ def digest_update(
         raise InvalidArgument(f"tensor {name!r}: positions must be a 1-d array of integers")
     if positions.size == 0:
         return digest
-    where = positions.astype(np.uint64, copy=False)
+    where = np.ascontiguousarray(positions, np.uint64)
+    if positions.size >= UPDATE_COMPILED_FROM:
+        from wstore_codecs.kernels import digest as kernels
+
+        return digest + TensorDigest(kernels.update_lanes(where, before, after))
     change = TensorDigest(scattered_lanes(after, where))
     return digest + change - TensorDigest(scattered_lanes(before, where))
 
@@ -247,6 +253,6 @@ def model_digest(entries: Iterable[tuple[str, str, Sequence[int], TensorDigest]]
 def warm() -> None:
     """Compile (or load from the cache) the digest kernels of every width, so that the first digest
     costs what the tenth does. Takes seconds the first time on a machine."""
-    from wstore_codecs import kernels
+    from wstore_codecs.kernels import digest as kernels
 
     kernels.warm()

@@ -10,27 +10,31 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, TypeVar, cast
 
 import numpy as np
+from numpy import exceptions, lib
 
 from wstore.errors import InvalidArgument
 from wstore_codecs import dtypes
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
     import torch
 
-    from wstore_codecs.block import Shape
+    from wstore_codecs.block import Block, Shape
     from wstore_codecs.dtypes import DType
 
     HostArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
     Array: TypeAlias = HostArray | torch.Tensor
+    A = TypeVar("A", bound=HostArray | torch.Tensor)
     Bits: TypeAlias = np.ndarray[Any, np.dtype[np.unsignedinteger[Any]]]
 
 CHUNK_BYTES = 8 << 20
 """The largest piece that a walk over an array yields or copies at once."""
+
+_OVERLAP_WORK = 1 << 20  # what numpy may try before two arrays count as overlapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +145,77 @@ def from_bytes(data: memoryview, dtype: DType, shape: Shape, *, name: str) -> Ho
 def on_device(array: Array) -> torch.Tensor | None:
     """The array when it is a torch tensor outside host memory, else None."""
     return array if _is_torch(array) and array.device.type != "cpu" else None
+
+
+def check_writable(array: Array, *, name: str) -> None:
+    """Raises InvalidArgument unless writing to this array changes the caller's own memory, once an
+    element."""
+    if not (isinstance(array, np.ndarray) or _is_torch(array)):
+        raise InvalidArgument(
+            f"tensor {name!r} is a {type(array).__name__}, which cannot be written in place: numpy arrays "
+            "and torch tensors can"
+        )
+    device = on_device(array)
+    strides: tuple[int, ...]
+    if device is not None:
+        strides = device.stride()
+    else:
+        bits = bit_view(array, name=name)
+        strides = bits.strides
+        if not bits.flags.writeable:
+            raise InvalidArgument(f"tensor {name!r} is read-only")
+    if any(stride == 0 and n > 1 for stride, n in zip(strides, array.shape, strict=True)):
+        raise InvalidArgument(f"tensor {name!r} is expanded: its elements share memory")
+
+
+def box_view(array: A, box: Block) -> A:
+    """The elements of a box of this array, a view; of a 0-d array, an array and no scalar."""
+    index: Any = (*box.slices(), ...)
+    view: Any = array[index]
+    return cast("A", view)
+
+
+def copied(array: A, *, name: str) -> A:
+    """The same elements in memory of their own, of the same kind and on the same device."""
+    describe(array, name=name)
+    fresh: Any = array.detach().clone() if _is_torch(array) else np.array(array)
+    return cast("A", fresh)
+
+
+def span(array: Array, *, name: str) -> tuple[int, int]:
+    """The addresses between which an array's elements lie, [start, stop)."""
+    return lib.array_utils.byte_bounds(_addressed(array, name=name))
+
+
+def overlap(one: Array, other: Array, *, name: str) -> bool:
+    """Whether two arrays have an element's memory in common; True also where that is too hard to tell."""
+    solve = cast("Callable[[HostArray, HostArray, int], bool]", np.shares_memory)
+    try:
+        return solve(_addressed(one, name=name), _addressed(other, name=name), _OVERLAP_WORK)
+    except exceptions.TooHardError:
+        return True
+
+
+def _addressed(array: Array, *, name: str) -> HostArray:
+    """An array that lies where this one does: not to be read, when that is on a device."""
+    device = on_device(array)
+    if device is None:
+        return bit_view(array, name=name)
+    return np.asarray(_Interface(device))
+
+
+class _Interface:
+    """Memory of a device, as numpy's array interface describes it."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        size = tensor.element_size()
+        self.__array_interface__ = {
+            "data": (tensor.data_ptr(), True),
+            "shape": tuple(tensor.shape),
+            "strides": tuple(stride * size for stride in tensor.stride()),
+            "typestr": f"<u{size}",
+            "version": 3,
+        }
 
 
 def alias_key(array: Array, *, name: str, info: TensorInfo | None = None) -> Hashable:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """The integer type of each element width that every device and operator knows."""
 
+_SIGNED = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
 
 def plain(tensor: torch.Tensor, *, name: str) -> torch.Tensor:
     """The tensor's values as a strided tensor with memory of its own, sharing that memory.
@@ -60,6 +62,16 @@ def bit_view(tensor: torch.Tensor, *, name: str) -> Bits:
     return integers(tensor).cpu().numpy().view(bits)
 
 
+def write_bits(tensor: torch.Tensor, bits: Bits) -> None:
+    """Make host integers of a tensor's width and shape its content, on any device."""
+    target = integers(tensor.detach())
+    # Copied: torch takes no read-only memory. numpy's signed view has the same bits, as `INTEGERS` wants.
+    signed = bits.astype(bits.dtype, order="C")
+    if signed.itemsize > 1:
+        signed = signed.view(f"i{signed.itemsize}")
+    target.copy_(torch.from_numpy(signed).reshape(target.shape))
+
+
 def integers(tensor: torch.Tensor) -> torch.Tensor:
     """A `plain` tensor viewed as integers of its width, same shape and strides, same device."""
     return tensor.view(INTEGERS[tensor.element_size()])
@@ -73,3 +85,17 @@ def device_chunks(
     view = integers(tensor)
     for box in boxes:
         yield np.ascontiguousarray(view[box].contiguous().cpu().numpy()).view(bits).reshape(-1)
+
+
+def flat_words(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor as a flat view of signed integers of its width, on its device.
+
+    Raises:
+        InvalidArgument: not contiguous, or as `plain`.
+    """
+    tensor = plain(tensor, name="")
+    if not tensor.is_contiguous():
+        raise InvalidArgument(
+            f"a tensor of shape {tuple(tensor.shape)} and strides {tensor.stride()} is not contiguous"
+        )
+    return tensor.reshape(-1).view(_SIGNED[tensor.element_size()])

@@ -17,7 +17,6 @@ import xxhash
 
 from wstore.errors import InvalidArgument
 from wstore_codecs import digest as digests
-from wstore_codecs import kernels, torch_kernels
 from wstore_codecs.digest import (
     TensorDigest,
     combine,
@@ -28,6 +27,8 @@ from wstore_codecs.digest import (
 )
 from wstore_codecs.digest_plan import index_map
 from wstore_codecs.digest_reference import reference_lanes
+from wstore_codecs.kernels import digest as kernels
+from wstore_codecs.torch_kernels import digest as torch_kernels
 
 if TYPE_CHECKING:
     from wstore_codecs.tensors import Bits
@@ -270,8 +271,8 @@ def test_what_does_not_fit_is_refused() -> None:
 
 _NO_CACHE = """
 import numpy as np, sys
-from wstore_codecs import kernels
 from wstore_codecs.digest import digest_block
+from wstore_codecs.kernels import digest as kernels
 assert "numba" not in sys.modules, "numba is imported on use"
 a = np.arange(300_000, dtype=np.uint8)
 one = digest_block(a)

@@ -1,8 +1,4 @@
-"""The additive digest on any torch device, in int64 arithmetic that wraps.
-
-torch has no 64-bit unsigned arithmetic on every device, so words are int64 and a logical shift is an
-arithmetic one with the sign's copies masked off. Products and sums mod 2^64 are the same either way.
-"""
+"""The additive digest on any torch device, in int64 arithmetic that wraps."""
 
 from __future__ import annotations
 
@@ -57,30 +53,40 @@ def _add(bits: torch.Tensor, spread: IndexMap, start: int, lanes: torch.Tensor) 
 
 def _slice_lanes(bits: torch.Tensor, strides: tuple[int, ...], start: int) -> torch.Tensor:
     # The positions times STEP, spread over the axes: a sum of small vectors, no position per element.
-    x = bits.to(torch.int64, copy=True)  # computed on in place
-    if bits.dtype in _ZERO_EXTEND:
-        x &= _ZERO_EXTEND[bits.dtype]
-    x += _signed((start + 1) * STEP)
+    x = zero_extended(bits)
+    x += signed((start + 1) * STEP)
     for axis, stride in enumerate(strides):
-        steps = torch.arange(bits.shape[axis], device=bits.device) * _signed(stride * STEP)
+        steps = torch.arange(bits.shape[axis], device=bits.device) * signed(stride * STEP)
         x += steps.reshape((-1,) + (1,) * (bits.ndim - 1 - axis))
+    return mixed_sums(x)
+
+
+def mixed_sums(x: torch.Tensor) -> torch.Tensor:
+    """The two sums, as int64, over elements whose position times STEP plus bits is `x` (int64, which
+    is overwritten)."""
     _fold(x)
-    x *= _signed(M)
+    x *= signed(M)
     _fold(x)
-    u = x * _signed(N0)
+    u = x * signed(N0)
     _fold(u)
-    x *= _signed(N1)
+    x *= signed(N1)
     _fold(x)
     return torch.stack((u.sum(), x.sum()))
+
+
+def zero_extended(bits: torch.Tensor) -> torch.Tensor:
+    """Integers of any width as fresh int64 with their bits in the low end."""
+    wide = bits.to(torch.int64, copy=True)
+    width = bits.element_size()
+    if width < 8:
+        wide &= (1 << 8 * width) - 1
+    return wide
 
 
 def _fold(x: torch.Tensor) -> None:
     x ^= (x >> 32) & 0xFFFFFFFF
 
 
-def _signed(word: int) -> int:
+def signed(word: int) -> int:
     """The int64 with the low 64 bits of `word`."""
     return ((word + (1 << 63)) & MASK) - (1 << 63)
-
-
-_ZERO_EXTEND = {torch.int16: 0xFFFF, torch.int32: 0xFFFFFFFF}

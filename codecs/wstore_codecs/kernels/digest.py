@@ -1,7 +1,4 @@
-"""The loops that numba compiles. So far: the additive digest (`digest` states what is computed).
-
-Each kernel is compiled alone: it calls nothing, and its constants are in this file.
-"""
+"""The additive digest, compiled (`wstore_codecs.digest` states what is computed)."""
 
 from __future__ import annotations
 
@@ -76,6 +73,46 @@ def digest_lanes(bits: Bits, spread: IndexMap, first: int) -> tuple[int, int]:
     return int(lane0), int(lane1)
 
 
+def _update(
+    positions: np.ndarray[tuple[int], np.dtype[np.uint64]],
+    before: np.ndarray[tuple[int], np.dtype[np.unsignedinteger]],
+    after: np.ndarray[tuple[int], np.dtype[np.unsignedinteger]],
+) -> tuple[np.uint64, np.uint64]:
+    lane0 = np.uint64(0)
+    lane1 = np.uint64(0)
+    for i in range(positions.size):
+        place = (positions[i] + ONE) * STEP
+        x = place + np.uint64(after[i])
+        x ^= x >> HALF
+        x *= M
+        x ^= x >> HALF
+        y = place + np.uint64(before[i])
+        y ^= y >> HALF
+        y *= M
+        y ^= y >> HALF
+        u = x * N0
+        v = y * N0
+        lane0 += (u ^ (u >> HALF)) - (v ^ (v >> HALF))
+        u = x * N1
+        v = y * N1
+        lane1 += (u ^ (u >> HALF)) - (v ^ (v >> HALF))
+    return lane0, lane1
+
+
+def update_lanes(
+    positions: np.ndarray[tuple[int], np.dtype[np.uint64]], before: Bits, after: Bits
+) -> tuple[int, int]:
+    """What the two sums gain when elements at these positions of the tensor change, mod 2^64.
+
+    All are 1-d, contiguous, aligned and of one length.
+    """
+    frozen = [array.view() for array in (positions, before, after)]
+    for array in frozen:
+        array.flags.writeable = False
+    lane0, lane1 = compiled(_update, _update_signature(before.dtype.name))(*frozen)
+    return int(lane0), int(lane1)
+
+
 def loaded(width: str) -> bool:
     """Whether the digest kernel of that integer type ("uint16") is compiled already."""
     return is_compiled(_digest, _signature(width))
@@ -85,8 +122,14 @@ def warm() -> None:
     """Compile every kernel, or load it from the cache."""
     for width in _WIDTHS:
         compiled(_digest, _signature(width))
+        compiled(_update, _update_signature(width))
 
 
 def _signature(width: str) -> str:
     array = f"Array({width}, 1, 'C', readonly=True)"
     return f"UniTuple(uint64, 2)({array}, int64, int64, int64[::1], int64[::1])"
+
+
+def _update_signature(width: str) -> str:
+    values = f"Array({width}, 1, 'C', readonly=True)"
+    return f"UniTuple(uint64, 2)(Array(uint64, 1, 'C', readonly=True), {values}, {values})"
