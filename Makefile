@@ -57,10 +57,10 @@ venv: $(STAMPS)/runtime
 demo: $(STAMPS)/torch $(STAMPS)/runtime $(if $(findstring --server,$(DEMO_ARGS)),$(STAMPS)/servers)
 	$(BIN)/wstore demo $(DEMO_ARGS)
 
-test: $(STAMPS)/dev
+test: $(STAMPS)/dev $(STAMPS)/kernels
 	$(BIN)/python -m pytest -q -m "not long" $(PARALLEL) $(PYTEST_ARGS)
 
-test-long: $(STAMPS)/dev
+test-long: $(STAMPS)/dev $(STAMPS)/kernels
 	$(BIN)/python -m pytest -q $(PARALLEL) $(PYTEST_ARGS)
 
 lint: $(STAMPS)/dev
@@ -69,7 +69,12 @@ lint: $(STAMPS)/dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: lint test
+# The kernels are compiled while mypy reads: each takes one core.
+check: $(STAMPS)/dev
+	@$(MAKE) --no-print-directory $(STAMPS)/kernels & compiling=$$!; \
+	    $(MAKE) --no-print-directory lint; linted=$$?; \
+	    wait $$compiling && exit $$linted
+	@$(MAKE) --no-print-directory test
 
 bench: $(STAMPS)/bench
 	$(BIN)/python benchmarks/reads.py $(BENCH_ARGS)
@@ -124,4 +129,10 @@ $(STAMPS)/dev: $(PINS) pyproject.toml $(STAMPS)/torch | $(STAMPS)/venv
 $(STAMPS)/bench: $(STAMPS)/dev
 	@echo "==> installing what the benchmarks compare with (83 MB)"
 	$(INSTALL) --no-deps $(BENCH)
+	@touch $@
+
+# numba keeps them on disk. Without this, every worker of the tests would compile the same at once.
+$(STAMPS)/kernels: $(wildcard codecs/wstore_codecs/kernels/*.py) | $(STAMPS)/dev
+	@echo "==> compiling the kernels (two minutes of one core, once)"
+	@$(BIN)/python -c 'import wstore_codecs; wstore_codecs.warm()'
 	@touch $@

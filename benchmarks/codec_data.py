@@ -54,6 +54,10 @@ class Step:
         """Elements whose bits differ."""
         return int(np.count_nonzero(self.base != self.new))
 
+    def first(self, count: int) -> Step:
+        """The step of the first elements alone."""
+        return Step(self.label, self.base[:count], self.new[:count])
+
 
 def matrices() -> Floats:
     """All elements of the model's tensors of two dimensions, in the order of their names."""

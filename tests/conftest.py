@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
@@ -54,7 +55,10 @@ class UseEndpoint(Protocol):
 @pytest.fixture(scope="session")
 def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedEndpoint]:
     """SeaweedFS: real bytes, checks signatures and checksums, keeps keys as paths of files."""
-    with seaweed_server(tmp_path_factory.mktemp("seaweed")) as endpoint:
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+        patch.setenv("SFTP", "of the user")  # the name of a flag of weed, which must not see it
+        endpoint = stack.enter_context(seaweed_server(tmp_path_factory.mktemp("seaweed")))
+        patch.undo()
         yield endpoint
 
 

@@ -17,7 +17,7 @@ HEAVY = {
     },
     "wstore_codecs": {"torch", "numba", "obstore", "typer", "wstore_transports"},
     "wstore_transports": {"torch", "obstore", "typer"},
-    "wstore.cli": {"torch", "numpy", "numba", "obstore", "wstore_codecs", "wstore_transports"},
+    "wstore.cli_program": {"torch", "numpy", "numba", "obstore", "wstore_codecs", "wstore_transports"},
 }  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def test_ls_loads_no_transport_and_no_cloud_client(tmp_path: Path) -> None:
     )
     listed, *modules = _python(code, tmp_path).splitlines()
     assert listed.endswith("object")
-    heavy = HEAVY["wstore.cli"] | {"urllib3"}
+    heavy = HEAVY["wstore.cli_program"] | {"urllib3"}
     assert set(modules[-1].split()) & heavy == set()
 
 

@@ -10,9 +10,10 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
-from wstore import cli
+from wstore import cli_program
 from wstore_transports.checkpoint import CheckpointReader
 
 if TYPE_CHECKING:
@@ -37,6 +38,16 @@ def _run(code: str, given: dict[str, object], directory: Path) -> None:
     script = directory / "readme_block.py"
     script.write_text(code)
     runpy.run_path(str(script), init_globals=given)
+
+
+def test_deltas_by_hand(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    old = {name: rng.standard_normal((300, 300), np.float32) for name in "ab"}
+    new = {name: array + (rng.random((300, 300)) < 0.02) for name, array in old.items()}
+    new = {name: array.astype(np.float32) for name, array in new.items()}
+    served = {name: array.copy() for name, array in old.items()}
+    _run(_blocks()["Deltas by hand"], {"new": new, "old": old, "served": served}, tmp_path)
+    assert all(np.array_equal(served[name], new[name]) for name in new)
 
 
 def test_trainer_and_engine_of_the_readme(
@@ -75,7 +86,7 @@ def test_files_of_the_readme(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_readme_lists_every_command() -> None:
     listed = set(re.findall(r"^    wstore (\w+)", README, flags=re.MULTILINE))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert listed == {*cli.BUILT_IN, *project["entry-points"][cli.GROUP]}
+    assert listed == {*cli_program.BUILT_IN, *project["entry-points"][cli_program.GROUP]}
 
 
 def test_links_of_the_documents_lead_somewhere() -> None:

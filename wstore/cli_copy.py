@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections import Counter
@@ -15,6 +16,8 @@ from wstore.cli_output import Bar, described, human_size, print_json, printable
 from wstore.cli_paths import Client, opened, prefix_of, url_of
 from wstore.errors import InvalidArgument, IsADirectory, NotFound
 from wstore.path import StoragePath
+from wstore.stores.posix_errors import OsErrors
+from wstore.stores.posix_listing import left_out
 from wstore.transfer import run_parallel
 
 STDIN = "-"
@@ -60,6 +63,8 @@ def cp(
 
 
 def _copy_stdin(target: StoragePath, *, as_json: bool) -> None:
+    if sys.stdin is None:
+        raise InvalidArgument("standard input is closed")
     with Bar("stdin") as bar:
         info = target.write_file(sys.stdin.buffer, progress=bar.at)
     if as_json:
@@ -91,12 +96,24 @@ def _tree(source: StoragePath, target: StoragePath) -> list[_Copy]:
         # An empty object "name/" is some tools' mark of a directory.
         if entry.info and not ((size := entry.info.size) == 0 and entry.key.endswith("/"))
     ]
+    if source.is_local:
+        _warn_of_left_out(source)
     if not found and not source.is_dir():
         raise NotFound("there is nothing below it", url=source.url)
     twice = next((place for place, count in _targets(found).items() if count > 1), None)
     if twice is not None:  # such as "a/b" and "a//b", which are one name of a file
         raise InvalidArgument(f"two objects would both become {twice.url}", url=source.url)
     return found
+
+
+def _warn_of_left_out(source: StoragePath) -> None:
+    with OsErrors(source.url):
+        paths = left_out(os.fsencode(source))
+        first, count = next(paths, None), 1 + sum(1 for _ in paths)
+    if first is not None:
+        what = "links to directories, dangling links, FIFOs or the like, which are no objects"
+        name = printable(os.fsdecode(first))
+        print(f"wstore: {count} left out ({what}), first {name}", file=sys.stderr)
 
 
 def _targets(copies: list[_Copy]) -> Counter[StoragePath]:

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import base64
+import logging
 import sys
+import threading
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from wstore.cli_completion import complete_url
 from wstore.cli_output import CountBar, described, human_size, human_time, print_json, printable
-from wstore.errors import InvalidArgument, IsADirectory, NotFound
+from wstore.errors import InvalidArgument, IsADirectory, NotFound, WStoreError
 from wstore.path import StoragePath
 from wstore.stores.base import Entry
+from wstore.stores.registry import bare_store
 from wstore.urls import Location
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from wstore.cli_output import Json
+    from wstore.stores.base import Store
 
 CHUNK = 8 << 20
+MAX_OFFSET = (1 << 63) - 1
+LOOK_S = 3.0
+
+_log = logging.getLogger(__name__)
 
 Url = Annotated[
     str,
@@ -79,7 +87,9 @@ def stat(urls: Urls, client: Client = None, as_json: AsJson = False) -> None:
 
 def cat(
     urls: Urls,
-    offset: Annotated[int, typer.Option(min=0, help="Skip so many bytes of each.")] = 0,
+    offset: Annotated[
+        int, typer.Option(min=0, max=MAX_OFFSET, help="Skip so many bytes of each.")
+    ] = 0,
     length: Annotated[
         int | None, typer.Option(min=0, help="At most so many bytes of each.")
     ] = None,
@@ -135,6 +145,7 @@ def wait(
 ) -> None:
     """Wait until an object exists."""
     path = opened(url, client)
+    _warn_without_bucket(path)
     info = path.wait(timeout)
     if as_json:
         print_json(described(path.url, info))
@@ -157,7 +168,9 @@ def watch(
     as_json: AsJson = False,
 ) -> None:
     """Print what matches a pattern, each name once: first what is there, then what appears."""
-    for found in opened(url, client).watch(pattern, timeout=timeout):
+    path = opened(url, client)
+    _warn_without_bucket(path)
+    for found in path.watch(pattern, timeout=timeout):
         if as_json:
             print_json({"url": found.url})
         else:
@@ -169,6 +182,28 @@ def opened(url: str, client: str | None) -> StoragePath:
     """The path that a command line means; local files have one client only."""
     path = StoragePath(url)
     return path if client is None or path.is_local else StoragePath(path, client=client)
+
+
+def _warn_without_bucket(path: StoragePath) -> None:
+    """Say so where the bucket is missing: waiting for what is in it is probably a mistake in its name.
+
+    A thread looks, once: a store that hangs must not hold the wait up for longer than `LOOK_S`.
+    """
+    store = bare_store(path.location)
+    if path.is_local or not store.capabilities.listing:
+        return
+    look = threading.Thread(target=_look_for_bucket, args=(store, prefix_of(path)), daemon=True)
+    look.start()
+    look.join(LOOK_S)
+
+
+def _look_for_bucket(store: Store, prefix: str) -> None:
+    try:
+        next(store.list(prefix, recursive=False), None)
+    except NotFound as error:
+        print(f"wstore: {printable(str(error))}; waiting all the same", file=sys.stderr)
+    except WStoreError as error:
+        _log.debug("the look for the bucket: %s", error)
 
 
 def _remove(path: StoragePath, *, recursive: bool, force: bool) -> int:

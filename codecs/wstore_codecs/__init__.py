@@ -12,7 +12,8 @@ from __future__ import annotations
 
 def warm() -> None:
     """Compile every kernel, or load it from numba's cache on disk, so that the first delta costs what the
-    tenth does. Some seconds the first time on a machine, below one after that."""
+    tenth does. About two minutes of one core the first time on a machine, some seconds after that; without
+    it, each kernel is compiled on first use, for the widths of elements that occur."""
     from wstore_codecs.kernels import warm as warm_kernels
 
     warm_kernels()

@@ -3,7 +3,7 @@
 Before the first write: every label fits the state, the frames of each block form a chain, every touched
 block is the base that its chain starts from, and there is room for what undoing may need. Then each block
 is written and its result proven. When anything fails, all blocks are taken back, and proven to be what they
-were.
+were. An interrupt counts as a failure: it is raised once all of that is done.
 
 `xor` and `ulp` deltas are their own undo. Of `context` deltas the changes are kept, of replaced blocks the
 old bytes: in a `Journal`, or not at all with `apply_to_copies`, where the old arrays stay as they are.
@@ -11,10 +11,11 @@ old bytes: in a `Journal`, or not at all with `apply_to_copies`, where the old a
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from wstore.errors import IntegrityError, InvalidArgument
 from wstore_codecs import base as registry
@@ -22,22 +23,22 @@ from wstore_codecs import tensors
 from wstore_codecs.base import SparseCodec
 from wstore_codecs.block import check_disjoint
 from wstore_codecs.chain import Chain, advance, link
-from wstore_codecs.changes import Changes, rule_of
+from wstore_codecs.changes import Changes
 from wstore_codecs.frame import Frame, check_result, decode_bits
 from wstore_codecs.journal import Journal, Keeper, Kept
+from wstore_codecs.shielding import each, shielded
 from wstore_codecs.slices import SliceProof, SliceTarget
 from wstore_codecs.targets import Held, HostTarget, held_whole, locate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+    import threading
+    from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 
     from wstore_codecs.block import Block
     from wstore_codecs.cutting import Unit
     from wstore_codecs.proof import Proof
     from wstore_codecs.targets import Piece, State, Target
     from wstore_codecs.tensors import Array, Bits
-
-    T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,21 +97,7 @@ def apply(
         UnalignedSlice: a block that is held in part, with a `context` frame or without a proof.
         NoSpace: undo does not fit the journal.
     """
-    planned = [_plan(chain, state, slices or {}) for chain in _chains(frames)]
-    jobs = [one for one in planned if one is not None]
-    _check_memory(jobs)
-    with (journal or Journal()).open(sum(one.undo for one in jobs)) as keeper:
-        _each(jobs, _check_base, threads)
-        try:
-            _each(jobs, lambda one: _run(one, keeper), threads)
-        except BaseException:
-            _each(jobs, _take_back, threads)
-            raise
-    if slices is not None:
-        for one in jobs:
-            if isinstance(one.target, SliceTarget):
-                slices[one.chain.unit] = one.target.proof(one.chain.result)
-    return _report(jobs)
+    return _apply(frames, state, slices, threads, journal or Journal())
 
 
 def apply_to_copies(
@@ -122,8 +109,8 @@ def apply_to_copies(
 ) -> dict[str, Array]:
     """New arrays of those tensors that the frames touch; the state's own are only read.
 
-    The caller swaps them in. Takes the memory of the touched tensors, and no journal. Arguments and
-    errors as `apply`.
+    The caller swaps them in. Takes the memory of the touched tensors, and no journal: after a failure
+    the copies are dropped. Arguments and errors as `apply`.
     """
     frames = list(frames)
     names = {member.block.tensor for one in frames for member in one.header.unit.members}
@@ -139,10 +126,47 @@ def apply_to_copies(
         else:
             copies[name] = fresh[name] = tensors.copied(entry, name=name)
     proofs = dict(slices or {})
-    apply(frames, fresh, slices=proofs, threads=threads, journal=Journal(1 << 62))
+    _apply(frames, fresh, proofs, threads, None)
     if slices is not None:
         slices.update(proofs)
     return copies
+
+
+def _apply(
+    frames: Iterable[Frame],
+    state: State,
+    slices: MutableMapping[Unit, SliceProof] | None,
+    threads: int,
+    journal: Journal | None,
+) -> Applied:
+    """As `apply`; without a journal nothing is taken back after a failure."""
+    planned = [_plan(chain, state, slices or {}) for chain in _chains(frames)]
+    jobs = [one for one in planned if one is not None]
+    _check_memory(jobs)
+    report = _report(jobs)
+
+    def work(stop: threading.Event) -> None:
+        each(jobs, _check_base, threads, stop)
+        try:
+            each(jobs, lambda one: _run(one, keeper), threads, stop)
+        except BaseException:
+            if keeper is not None:
+                _take_all_back(jobs)
+            raise
+        if slices is not None:
+            slices.update(_slice_proofs(jobs))
+
+    with nullcontext() if journal is None else journal.open([job.undo for job in jobs]) as keeper:
+        shielded(work)
+    return report
+
+
+def _slice_proofs(jobs: Sequence[_Work]) -> dict[Unit, SliceProof]:
+    return {
+        job.chain.unit: job.target.proof(job.chain.result)
+        for job in jobs
+        if isinstance(job.target, SliceTarget)
+    }
 
 
 def _chains(frames: Iterable[Frame]) -> list[Chain]:
@@ -173,6 +197,10 @@ def _plan(chain: Chain, state: State, slices: Mapping[Unit, SliceProof]) -> _Wor
     sparse = [codec for codec in codecs if isinstance(codec, SparseCodec)]
     if len(sparse) < len(codecs):
         return _Work(chain, target, nbytes, replaces=True)
+    if not isinstance(target, SliceTarget) and any(
+        _outgrows(frame, codec) for frame, codec in zip(chain.frames, sparse, strict=True)
+    ):
+        return _Work(chain, target, nbytes, replaces=True)
     undo = sum(
         codec.count(frame.body(), header.size) * (4 + unit.dtype.itemsize)
         for frame, codec in zip(chain.frames, sparse, strict=True)
@@ -181,11 +209,19 @@ def _plan(chain: Chain, state: State, slices: Mapping[Unit, SliceProof]) -> _Wor
     return _Work(chain, target, min(undo, nbytes), replaces=undo > nbytes)
 
 
+def _outgrows(frame: Frame, codec: SparseCodec) -> bool:
+    """Whether a list of the changes would take more than one and a half blocks of memory: then the block
+    is replaced."""
+    size, width = frame.header.size, frame.header.dtype.itemsize
+    return codec.count(frame.body(), size) * (4 + width) > 3 * size * width // 2
+
+
 def _target(chain: Chain, pieces: Sequence[Piece], slices: Mapping[Unit, SliceProof]) -> Target:
     unit = chain.unit
     if not held_whole(unit, pieces):
         return SliceTarget(chain, pieces, slices.get(unit))
-    if len(pieces) == 1 and tensors.on_device(pieces[0].array) is not None:
+    # The digest of a group is that of the packed tensor, of which a device holds nothing.
+    if not unit.grouped and tensors.on_device(pieces[0].array) is not None:
         from wstore_codecs.device import DeviceTarget
 
         return DeviceTarget(unit, pieces)
@@ -220,10 +256,11 @@ def _check_base(job: _Work) -> None:
         )
 
 
-def _run(job: _Work, keeper: Keeper) -> None:
+def _run(job: _Work, keeper: Keeper | None) -> None:
     target, chain = job.target, job.chain
     if job.replaces:
-        job.old = keeper.keep(target.held())
+        if keeper is not None:
+            job.old = keeper.keep(target.held())
         target.store(_replayed(chain, target))
     else:
         for frame in chain.frames:
@@ -246,72 +283,59 @@ def _replayed(chain: Chain, target: Target) -> Bits:
     return bits
 
 
-def _patch(frame: Frame, job: _Work, keeper: Keeper) -> None:
+def _patch(frame: Frame, job: _Work, keeper: Keeper | None) -> None:
     header = frame.header
-    codec = registry.codec(header.codec)
-    assert isinstance(codec, SparseCodec)  # _plan made sure
+    codec = registry.sparse_codec(header.codec)
     old = job.target.load() if codec.needs_whole_base else None
     changes = codec.changes(frame.body(), old, header.size, header.dtype)
-    kept = keeper.keep([changes.gaps, changes.values]) if codec.needs_whole_base else None
+    kept = None
+    if keeper is not None and codec.needs_whole_base:
+        kept = keeper.keep([changes.gaps, changes.values])
     job.done.append((frame, kept))
-    job.target.patch(changes)
+    try:
+        job.target.patch(changes)
+    except BaseException:
+        job.done.pop()  # a target that raises has changed nothing
+        raise
+
+
+def _take_all_back(jobs: Sequence[_Work]) -> None:
+    """Each, whatever becomes of the others; in this thread, as there may be no room for another."""
+    lost: list[BaseException] = []
+    for job in jobs:
+        try:
+            _take_back(job)
+        except BaseException as error:  # noqa: BLE001
+            lost.append(error)
+    if lost:
+        raise IntegrityError(
+            f"an apply failed, and so did putting back {len(lost)} of the old blocks: reload the weights "
+            f"({lost[0]})"
+        ) from lost[0]
 
 
 def _take_back(job: _Work) -> None:
-    header = job.chain.frames[0].header
+    restored = True
     if job.old is not None:
-        job.target.restore(job.old.arrays())
+        old = job.old.arrays()
+        job.target.restore(old)
+        restored = all(map(np.array_equal, job.target.held(), old))
     for frame, kept in reversed(job.done):
         job.target.unpatch(_changes_again(frame, kept))
     base = job.chain.base
-    if (job.old is not None or job.done) and base is not None and not job.target.agrees(base):
-        raise IntegrityError(
-            f"{header.label()}: an apply failed and the old block could not be put back: reload it"
-        )
+    if base is not None:
+        restored = job.target.agrees(base)
+    if not restored:
+        raise IntegrityError(f"{job.chain.frames[0].header.label()}: another block than before")
 
 
 def _changes_again(frame: Frame, kept: Kept | None) -> Changes:
     header = frame.header
-    codec = registry.codec(header.codec)
-    assert isinstance(codec, SparseCodec)  # _plan made sure
+    codec = registry.sparse_codec(header.codec)
     if kept is None:
         return codec.changes(frame.body(), None, header.size, header.dtype)
     gaps, values = kept.arrays()
-    return Changes(rule_of(header.dtype), header.size, gaps, values)
-
-
-def _each(jobs: Sequence[T], step: Callable[[T], None], threads: int) -> None:
-    """Run a step for each job; after a failure no further one starts. Raises the first failure once all
-    that started have ended.
-
-    The steps run in threads even when it is one at a time: an interrupt reaches the main thread only, so
-    it cannot come between a change and the note of it.
-    """
-    stop = threading.Event()
-
-    def guarded(job: T) -> None:
-        if not stop.is_set():
-            try:
-                step(job)
-            except BaseException:
-                stop.set()
-                raise
-
-    with ThreadPoolExecutor(max(1, threads), "wstore-apply") as pool:
-        futures = [pool.submit(guarded, job) for job in jobs]
-        _wait_for_all(futures, stop)
-    for future in futures:
-        future.result()
-
-
-def _wait_for_all(futures: Sequence[Future[None]], stop: threading.Event) -> None:
-    """Waits until no step runs any more, whatever interrupts; raises the interrupt then."""
-    try:
-        wait(futures)
-    except BaseException:
-        stop.set()
-        _wait_for_all(futures, stop)
-        raise
+    return Changes(codec.rule(header.dtype), header.size, gaps, values)
 
 
 def _report(jobs: Sequence[_Work]) -> Applied:
@@ -325,6 +349,5 @@ def _report(jobs: Sequence[_Work]) -> Applied:
 
 
 def _listed(frame: Frame) -> int:
-    codec = registry.codec(frame.header.codec)
-    assert isinstance(codec, SparseCodec)
+    codec = registry.sparse_codec(frame.header.codec)
     return codec.count(frame.body(), frame.header.size)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wstore.errors import InvalidArgument
-from wstore_codecs.context import Context
+from wstore_codecs.context import Context, most_changes
 from wstore_codecs.planes import Planes
 from wstore_codecs.ulp import Ulp
 
@@ -62,11 +62,12 @@ class Auto:
             return self._planes.encode(new, None, dtype)
         best = self._ulp.encode(new, base, dtype)
         changes = best.changes
-        if changes is None or not changes.count:
+        if changes is not None and not changes.count:
             return best
-        if self._context is not None:
-            best = min(best, self._context.encode(new, base, dtype), key=lambda one: one.nbytes)
-        if not self.is_sparse(changes):
+        few = changes is not None and changes.count <= most_changes(new.size, new.itemsize)
+        if self._context is not None and changes is not None and few:
+            best = min(best, self._context.encode_split(changes, base), key=lambda one: one.nbytes)
+        if changes is None or not self.is_sparse(changes):
             best = min(best, self._planes.encode(new, None, dtype), key=lambda one: one.nbytes)
         return best
 

@@ -19,7 +19,7 @@ from functools import cache, lru_cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from wstore.errors import InvalidArgument
+from wstore.errors import InvalidArgument, UnsupportedOperation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -146,6 +146,15 @@ def codec(spec: str) -> Codec:
         known = ", ".join(sorted(factories))
         raise InvalidArgument(f"no codec {match[1]!r} is installed; known: {known}") from None
     return factory(match[2] or "")
+
+
+@lru_cache(64)
+def sparse_codec(spec: str) -> SparseCodec:
+    """As `codec`, for one that lists changes. Raises UnsupportedOperation for any other."""
+    found = codec(spec)
+    if not isinstance(found, SparseCodec):
+        raise UnsupportedOperation(f"codec {spec!r} does not list changes")
+    return found
 
 
 @cache

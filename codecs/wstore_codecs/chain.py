@@ -144,15 +144,15 @@ def fold(frames: Sequence[Frame]) -> Frame:
     header = chain.frames[-1].header
     if chain.base is None:
         raise UnsupportedOperation(f"{header.label()}: a frame without a base does not fold")
-    codecs = [registry.codec(frame.header.codec) for frame in chain.frames]
+    codecs: list[SparseCodec] = []
     lists: list[Changes] = []
-    for frame, codec in zip(chain.frames, codecs, strict=True):
+    for frame in chain.frames:
+        codec = registry.codec(frame.header.codec)
         if not isinstance(codec, SparseCodec) or codec.needs_whole_base:
             raise UnsupportedOperation(f"{header.label()}: a {codec.spec} frame does not fold")
         lists.append(codec.changes(frame.body(), None, header.size, header.dtype))
-    last = codecs[-1]
-    assert isinstance(last, SparseCodec)
-    encoded = last.encode_changes(merge(lists), header.dtype)
+        codecs.append(codec)
+    encoded = codecs[-1].encode_changes(merge(lists), header.dtype)
     if encoded.nbytes > header.nbytes:
         raise UnsupportedOperation(f"{header.label()}: the changes together outgrow the block")
     return build(header.unit, encoded, chain.base, header.result)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, overload
 
 import numpy as np
 
@@ -52,6 +52,12 @@ class Rule(Enum):
     def back(self, new: Bits, values: Bits) -> Bits:
         """The old bits, of new ones and values of the same shape. A fresh array."""
         return self._move(new, values if self is Rule.XOR else np.negative(values))
+
+    def between(self, old: Bits, new: Bits) -> Bits:
+        """The values that lead from old bits to new ones; 0 where they are equal. A fresh array."""
+        if self is Rule.XOR:
+            return old ^ new
+        return ordinals(new) - ordinals(old) if self is Rule.ORDINAL else new - old
 
     def _move(self, bits: Bits, values: Bits) -> Bits:
         moved: Bits = ordinals(bits) if self is Rule.ORDINAL else bits.copy()
@@ -150,13 +156,13 @@ class Changes:
         """
         from wstore_codecs.kernels import sparse
 
-        sparse.patch(block, self._fitting(block), self.values, self.rule.value)
+        sparse.patch(block, self._fitting(block), self.values, self.rule.value, back=False)
 
     def undo(self, block: Bits) -> None:
         """Turns the new block into the old one, as `apply` does the other way."""
         from wstore_codecs.kernels import sparse
 
-        sparse.unpatch(block, self._fitting(block), self.values, self.rule.value)
+        sparse.patch(block, self._fitting(block), self.values, self.rule.value, back=True)
 
     def _fitting(self, block: Bits) -> UInt32s:
         self.check()
@@ -168,15 +174,24 @@ class Changes:
         return self.gaps
 
 
-def find(old: Bits, new: Bits, rule: Rule) -> Changes:
+@overload
+def find(old: Bits, new: Bits, rule: Rule) -> Changes: ...
+
+
+@overload
+def find(old: Bits, new: Bits, rule: Rule, *, most: int) -> Changes | None: ...
+
+
+def find(old: Bits, new: Bits, rule: Rule, *, most: int | None = None) -> Changes | None:
     """The changes from `old` to `new` (1-d, contiguous, aligned, of one size and width).
 
-    An unchanged block costs one read of both.
+    An unchanged block costs one read of both. With `most`, None when more elements than that differ:
+    a list of them would take more memory than it is worth.
     """
     from wstore_codecs.kernels import sparse
 
-    gaps, values = sparse.find(old, new, rule.value)
-    return Changes(rule, old.size, gaps, values)
+    listed = sparse.find(old, new, rule.value, old.size if most is None else most)
+    return None if listed is None else Changes(rule, old.size, *listed)
 
 
 def patch_digest(old: Bits, changes: Changes, spread: IndexMap) -> TensorDigest:

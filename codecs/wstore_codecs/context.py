@@ -38,6 +38,7 @@ from wstore_codecs import entropy, varint
 from wstore_codecs.base import Encoded
 from wstore_codecs.changes import Changes, Rule, rule_of
 from wstore_codecs.listing import fill
+from wstore_codecs.ulp import Ulp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 MAX_CLASSES = 16
 
 _SAMPLES = 1 << 15
+_SMALL = 64 << 10
 _MOST_RANGES = 64  # ranges of keys that `choose` joins to classes
 _CLASS_BITS = 800  # what two more streams cost beside their numbers: pco's bins, lengths, the call
 _FRACTION = 20  # bits of a fixed-point logarithm
@@ -79,9 +81,13 @@ class Context:
         return _count(varint.Cursor(body, what="a context body"), size)
 
     def encode(self, new: Bits, base: Bits | None, dtype: DType) -> Encoded:
-        """Finds what changed and lists it class by class."""
+        """Finds what changed and lists it class by class; where more changed than `most_changes`, the body
+        of `ulp:pcodec`, which takes less memory."""
         assert base is not None
-        return self.encode_split(found.find(base, new, rule_of(dtype)), base)
+        few = found.find(base, new, rule_of(dtype), most=most_changes(new.size, new.itemsize))
+        if few is None:
+            return Ulp("pcodec").encode(new, base, dtype)
+        return self.encode_split(few, base)
 
     def encode_split(self, changes: Changes, base: Bits) -> Encoded:
         """The body for changes, as `rule_of` the dtype has them, that are known already.
@@ -148,6 +154,12 @@ class Context:
         if gaps.size != count:
             raise IntegrityError("context: gaps that do not fit the old block")
         return Changes(rule_of(dtype), base.size, gaps, values)
+
+
+def most_changes(size: int, width: int) -> int:
+    """How many changes are split into classes: so many that two lists of them (4 + width bytes each)
+    take no more than two blocks of memory. A third for BF16; all of a small block."""
+    return size if size <= _SMALL else size * width // (4 + width)
 
 
 def _count(cursor: Cursor, size: int) -> int:

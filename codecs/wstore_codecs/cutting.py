@@ -21,13 +21,17 @@ GROUP_BELOW = 64 << 10
 MAX_MEMBERS = 16 << 10
 """The most members of a group."""
 
+MAX_TENSOR_ELEMENTS = 1 << 60
+"""A tensor has fewer, lengths of zero left out: numpy has no larger shapes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
     """A box and the shape of its tensor: all that a frame says of where its elements belong.
 
     Raises:
-        InvalidArgument: on construction, when the box does not lie inside the shape.
+        InvalidArgument: on construction, when the box does not lie inside the shape, or the shape has
+            2^60 elements or more, zeros left out.
     """
 
     block: Block
@@ -39,6 +43,10 @@ class Member:
             raise InvalidArgument(
                 f"tensor {self.block.tensor!r}: the box at {self.block.origin} of "
                 f"{self.block.extent} leaves the shape {self.shape}"
+            )
+        if math.prod(n for n in self.shape if n) >= MAX_TENSOR_ELEMENTS:
+            raise InvalidArgument(
+                f"tensor {self.block.tensor!r} of shape {self.shape} has too many elements"
             )
 
     @classmethod
@@ -90,8 +98,10 @@ def cut(
             matter; missing dimensions have none.
 
     Raises:
-        InvalidArgument: more dimensions of cuts than the box has.
+        InvalidArgument: more dimensions of cuts than the box has; `most` below 1.
     """
+    if most < 1:
+        raise InvalidArgument(f"blocks of at most {most} elements")
     if len(cuts) > len(box.extent):
         raise InvalidArgument(
             f"tensor {box.tensor!r}: cuts for {len(cuts)} dimensions, the box has {len(box.extent)}"

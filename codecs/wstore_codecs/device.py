@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from wstore.errors import IntegrityError
 from wstore_codecs import tensors, torch_tensors
 from wstore_codecs.auto import Auto
 from wstore_codecs.base import SparseCodec
 from wstore_codecs.digest import TensorDigest
-from wstore_codecs.frame_header import spread_of
+from wstore_codecs.frame_header import label_of, spread_of
 from wstore_codecs.proof import Proof, proves
 from wstore_codecs.torch_kernels import sparse as torch_sparse
 from wstore_codecs.torch_kernels.digest import torch_lanes
@@ -37,7 +38,12 @@ def encode_changes(
     base_proof: Proof | None,
 ) -> tuple[Encoded, Proof, Proof] | None:
     """A delta between two tensors on one device, with the proofs of both; None when it has to be made
-    on the host: another kind of codec, or no delta that is smaller than the block."""
+    on the host: another kind of codec, or no delta that is smaller than the block.
+
+    Raises:
+        IntegrityError: `old` is not what `base_proof` proves: whoever applied the delta to the true base
+            would get another block than `new`, of the very digest that the delta promises.
+    """
     sparse = codec.sparse if isinstance(codec, Auto) else codec
     if not isinstance(sparse, SparseCodec) or sparse.needs_whole_base:
         return None
@@ -49,10 +55,12 @@ def encode_changes(
     if encoded.nbytes >= a.nbytes:
         return None
     spread = spread_of(unit)
+    after = TensorDigest(torch_lanes(b, spread))
+    before = after - TensorDigest(torch_sparse.patch_lanes(a, changes, spread))
     known = None if base_proof is None else base_proof.digest
-    before = TensorDigest(torch_lanes(a, spread)) if known is None else known
-    gain = TensorDigest(torch_sparse.patch_lanes(a, changes, spread))
-    return encoded, Proof(digest=before), Proof(digest=before + gain)
+    if known is not None and known != before:
+        raise IntegrityError(f"{label_of(unit)}: the base is not the block that base_proof proves")
+    return encoded, Proof(digest=before), Proof(digest=after)
 
 
 class DeviceTarget:

@@ -110,12 +110,15 @@ def encode(
         shape: the whole tensor's shape, by default that of `new`.
         origin: where the block starts in it, by default at zero.
         base_proof: what proves `base`, when that is known, such as the result of the frame that made
-            it: saves hashing it again. With a digest in it, the frame proves both by digests, too.
-        digests: prove by digests, too. On a device that is the only proof.
+            it: saves hashing it again. With a digest in it, the frame proves both by digests, too. When
+            `base` is another block, holders of the whole refuse the frame, those of a part cannot tell.
+        digests: prove by digests, too; always so for a tensor on a device, where a delta that is made
+            there has no other proof.
 
     Raises:
         InvalidArgument: arrays that weights cannot be stored as, that do not belong together, or that
             are too large; an unknown codec; a codec that needs a base and gets none.
+        IntegrityError: on a device, a `base` that is not what `base_proof` proves.
     """
     info = tensors.describe(new, name=name)
     where = (0,) * len(info.shape) if origin is None else tuple(origin)
@@ -141,6 +144,8 @@ def encode_unit(
     digests: bool = False,
 ) -> Frame:
     """The frame of a block or a group; `new` and `base` have one array a member. As `encode`."""
+    # Frames of a device are a chain, and the ones that are made there have nothing but digests.
+    digests = digests or any(tensors.on_device(array) is not None for array in new)
     chosen = registry.codec(codec)
     if unit.size > MAX_BLOCK_ELEMENTS:
         raise InvalidArgument(

@@ -259,7 +259,11 @@ def _pack_table(unit: Unit) -> tuple[bytes, int]:
 
 def pack_member(member: Member) -> bytes:
     """A member's row. Raises InvalidArgument where a limit of the format is exceeded."""
-    block, name = member.block, member.block.tensor.encode()
+    block = member.block
+    try:
+        name = block.tensor.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"tensor {block.tensor[:80]!r}: a name that is not UTF-8") from error
     if len(name) > MAX_NAME or len(member.shape) > MAX_AXES:
         raise InvalidArgument(
             f"tensor {block.tensor[:80]!r}: a name of {len(name)} bytes and {len(member.shape)} "

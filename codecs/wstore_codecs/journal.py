@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from wstore.errors import IntegrityError, NoSpace
+from wstore.errors import IntegrityError, InvalidArgument, NoSpace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,40 +48,55 @@ class Journal:
     memory_bytes: int = DEFAULT_MEMORY
     spill: Path | str | None = None
 
-    def open(self, needed: int) -> Keeper:
-        """Room for `needed` bytes of undo.
+    def open(self, sizes: Sequence[int]) -> Keeper:
+        """Room for the undo of several blocks, of so many bytes each.
 
         Raises:
             NoSpace: there is none; nothing was written.
+            InvalidArgument: the spill directory cannot be used.
         """
-        beyond = needed - self.memory_bytes
-        if beyond > 0:
+        needed = sum(sizes)
+        file: int | None = None
+        if needed > self.memory_bytes:
             if self.spill is None:
                 raise NoSpace(
                     f"undoing this apply may need {needed} bytes, the budget is {self.memory_bytes} and "
                     "no spill directory is given: raise Journal(memory_bytes=), give spill=, or use "
                     "apply_to_copies"
                 )
-            free = shutil.disk_usage(self.spill).free
-            if free < beyond:
-                raise NoSpace(
-                    f"undoing this apply may need {beyond} bytes in {self.spill}, which has {free}"
-                )
-        return Keeper(self.memory_bytes, self.spill)
+            # What is left of the memory may be too little for each of those that are still to come.
+            beyond = min(needed, needed - self.memory_bytes + max(sizes))
+            try:
+                free = shutil.disk_usage(self.spill).free
+                if free < beyond:
+                    raise NoSpace(
+                        f"undoing this apply may need {beyond} bytes in {self.spill}, which has {free}"
+                    )
+                file = _unnamed(self.spill)
+            except OSError as error:
+                if isinstance(error, NoSpace):
+                    raise
+                raise InvalidArgument(f"the spill directory cannot be used: {error}") from error
+        return Keeper(self.memory_bytes, file)
+
+
+def _unnamed(folder: Path | str) -> int:
+    """A new file without a name, where the system can: a killed process leaves nothing behind."""
+    with tempfile.TemporaryFile(dir=folder, prefix=".wstore-undo-") as file:
+        return os.dup(file.fileno())
 
 
 class Keeper:
     """Puts arrays away and hands them out again. Safe from several threads; the file vanishes with it."""
 
-    def __init__(self, memory_bytes: int, spill: Path | str | None) -> None:
+    def __init__(self, memory_bytes: int, file: int | None) -> None:
         self._left = memory_bytes
-        self._spill = spill
-        self._file: int | None = None
+        self._file = file
         self._at = 0
         self._lock = threading.Lock()
 
     def keep(self, arrays: Sequence[Bits]) -> Kept:
-        """Copies of these 1-d arrays. Raises NoSpace or OSError when the file cannot take them."""
+        """Copies of these 1-d arrays. Raises NoSpace when the file cannot take them."""
         size = sum(array.nbytes for array in arrays)
         with self._lock:
             fits = size <= self._left
@@ -89,24 +104,16 @@ class Keeper:
                 self._left -= size
             else:
                 at, self._at = self._at, self._at + size
-                file = self._open()
         if fits:
             return _InMemory([array.copy() for array in arrays])
+        if self._file is None:
+            raise NoSpace("the undo of an apply outgrew its memory and there is no spill directory")
         lengths = []
         for array in arrays:
-            _write(file, array, at)
+            _write(self._file, array, at)
             lengths.append((array.dtype.str, array.size))
             at += array.nbytes
-        return _InFile(file, at - size, lengths)
-
-    def _open(self) -> int:
-        if self._spill is None:
-            raise NoSpace("the undo of an apply outgrew its memory and there is no spill directory")
-        if self._file is None:
-            # Unnamed from the start where the system can: a killed process leaves nothing behind.
-            with tempfile.TemporaryFile(dir=self._spill, prefix=".wstore-undo-") as file:
-                self._file = os.dup(file.fileno())
-        return self._file
+        return _InFile(self._file, at - size, lengths)
 
     def __enter__(self) -> Self:
         return self
@@ -124,7 +131,10 @@ class Keeper:
 def _write(file: int, array: Bits, at: int) -> None:
     view = array.view("u1").data
     while view:
-        count = os.pwrite(file, view, at)
+        try:
+            count = os.pwrite(file, view, at)
+        except OSError as error:
+            raise NoSpace(f"the undo of an apply cannot be put away: {error}") from error
         view, at = view[count:], at + count
 
 

@@ -15,7 +15,8 @@ never 0 but in mode 3, where 0 is an unchanged element. `entropy` says what a st
 
 The encoder chooses the mode from the count alone (`Stage.bitmap_from`, `dense_from`). A gap costs as much
 as a value, a bitmap next to nothing in time and at p = 0.3 only 0.4 bits a change in size; above two thirds the
-entropy of the positions is so much less than a bit an element that the values of all elements cost less.
+entropy of the positions is so much less than a bit an element that the values of all elements cost less. For
+elements of one byte all values are listed from 3/10, of two bytes from 1/2: each place takes 4 bytes of memory.
 
 A decoder refuses, before it writes: a body of more bytes than the block, another mode, a count above
 `size`, gaps that leave the block, a bitmap of another number of bits, a value of 0, bytes after the end.
@@ -23,6 +24,7 @@ A decoder refuses, before it writes: a body of more bytes than the block, anothe
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from wstore_codecs.varint import Cursor
 
 GAPS, BITMAP, DENSE = 1, 2, 3
+_STEP = 64 << 10
 
 
 class Listing:
@@ -71,7 +74,16 @@ class Listing:
     def encode(self, new: Bits, base: Bits | None, dtype: DType) -> Encoded:
         """Finds what changed and lists it."""
         assert base is not None
-        return self.encode_changes(found.find(base, new, self.rule(dtype)), dtype)
+        rule = self.rule(dtype)
+        most = self._most(new.size, new.itemsize) if new.size > _STEP else new.size
+        few = found.find(base, new, rule, most=most)
+        if few is not None:
+            return self.encode_changes(few, dtype)
+        dense = np.empty_like(new)
+        for at in _slices(new.size):
+            dense[at] = rule.between(base[at], new[at])
+        head = varint.pack(int(np.count_nonzero(dense))) + bytes((DENSE,))
+        return Encoded(self.spec, (head, *self._stage.values(dense, signed=self._steps)))
 
     def encode_changes(self, changes: Changes, dtype: DType) -> Encoded:
         """The list of changes that are known already; their rule must be this codec's."""
@@ -85,14 +97,24 @@ class Listing:
     def decode(self, body: memoryview, base: Bits | None, out: Bits, dtype: DType) -> None:
         """Copies the base, unless `out` is its memory, and applies the changes."""
         assert base is not None
-        listed = self.changes(body, None, out.size, dtype)
-        fill(out, base)
-        listed.apply(out)
+        dense = self._dense(body, out.size, dtype)
+        if dense is None:
+            listed = self.changes(body, None, out.size, dtype)
+            fill(out, base)
+            listed.apply(out)
+            return
+        rule = self.rule(dtype)
+        for at in _slices(out.size):
+            out[at] = rule.step(base[at], dense[at])
 
     def changes(self, body: memoryview, base: Bits | None, size: int, dtype: DType) -> Changes:
         """What the body lists. Raises IntegrityError when it is no list for such a block."""
         if body.nbytes > size * dtype.itemsize:
             raise IntegrityError(f"{self.spec}: a body of {body.nbytes} bytes for {size} elements")
+        dense = self._dense(body, size, dtype)
+        if dense is not None:
+            places = _not_zero(dense)
+            return Changes(self.rule(dtype), size, places.gaps, places.values)
         cursor = self._cursor(body)
         count = self._count(cursor, size)
         listed = Changes.none(self.rule(dtype), size, dtype)
@@ -103,6 +125,26 @@ class Listing:
         cursor.finish()
         listed.check()
         return listed
+
+    def _dense(self, body: memoryview, size: int, dtype: DType) -> Bits | None:
+        """The values of all elements, checked, where the body lists them so; else None."""
+        if body.nbytes > size * dtype.itemsize:
+            raise IntegrityError(f"{self.spec}: a body of {body.nbytes} bytes for {size} elements")
+        cursor = self._cursor(body)
+        count = self._count(cursor, size)
+        if not count or cursor.byte() != DENSE:
+            return None
+        values = self._stage.read_values(cursor, size, dtype.bits, signed=self._steps)
+        cursor.finish()
+        if np.count_nonzero(values) != count:
+            raise IntegrityError(f"{self.spec}: not {count} changes of {size} elements")
+        return values
+
+    def _most(self, size: int, width: int) -> int:
+        """How many changes are listed by their places: fewer than `dense_from`, and so few that their
+        list (4 + width bytes each) takes no more than one and a half blocks of memory."""
+        share = min(self._stage.dense_from, 1.5 * width / (4 + width))
+        return math.ceil(size * share) - 1
 
     def _cursor(self, body: memoryview) -> Cursor:
         return varint.Cursor(body, what=f"a body of {self.spec}")
@@ -119,7 +161,7 @@ class Listing:
         if share < stage.bitmap_from:
             gaps = stage.gaps(changes.gaps, changes.size)
             return [bytes((GAPS,)), *gaps, *stage.values(changes.values, signed=signed)]
-        if share < stage.dense_from:
+        if changes.count <= self._most(changes.size, changes.values.itemsize):
             marks = np.zeros(changes.size, np.uint8)
             _marks(changes).apply(marks)
             bitmap = stage.bitmap(np.packbits(marks, bitorder="little"))
@@ -141,14 +183,16 @@ class Listing:
             gaps = _not_zero(marks[:size]).gaps
             if gaps.size != count:
                 raise IntegrityError(f"{self.spec}: {gaps.size} changes instead of {count}")
-        elif mode == DENSE:
-            dense = _not_zero(stage.read_values(cursor, size, dtype.bits, signed=signed))
-            return Changes(rule, size, dense.gaps, dense.values)
         else:
             raise IntegrityError(f"{self.spec}: a body of unknown mode {mode}")
         return Changes(
             rule, size, gaps, stage.read_values(cursor, count, dtype.bits, signed=signed)
         )
+
+
+def _slices(size: int) -> list[slice]:
+    """A block in steps whose temporaries stay in a core's cache."""
+    return [slice(at, at + _STEP) for at in range(0, size, _STEP)]
 
 
 def fill(out: Bits, base: Bits) -> None:

@@ -24,8 +24,10 @@ import xxhash
 
 from wstore.errors import IntegrityError, InvalidArgument, NewerFormat
 from wstore_codecs import frame_header, varint, zstd
+from wstore_codecs.block import MAX_BLOCK_ELEMENTS
+from wstore_codecs.cutting import MAX_MEMBERS
 from wstore_codecs.frame import Frame
-from wstore_codecs.frame_header import MAX_MEMBER, pack_member, parse_member
+from wstore_codecs.frame_header import MAX_HEADER, MAX_MEMBER, pack_member, parse_member
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -37,14 +39,15 @@ START = b"WSTP" + bytes([FORMAT]) + b"\0\0\0"
 """The first bytes of every part."""
 TAIL = 28
 """Bytes of the fixed end: read these first."""
-MAX_FRAMES = 1 << 20
-MAX_ROWS = 256 << 20
+MAX_FRAMES = 1 << 16
+MAX_ROWS = 16 << 20
 """Bytes of the rows before compression."""
 MAX_PART = 1 << 53
 
 _INDEX = struct.Struct("<4sII")
 _END = struct.Struct("<Q16s4s")
 _MAX_ROW = 2 * 10 + 1 + MAX_MEMBER
+_MAX_BODY = 8 * MAX_BLOCK_ELEMENTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +153,10 @@ def parse_index(index: Buffer, tail: Buffer) -> list[Row]:
     Raises:
         IntegrityError: damaged, or beyond a limit of the format.
     """
-    view = memoryview(index).cast("B")
-    offset, digest, _ = _END.unpack(memoryview(tail).cast("B"))
+    view, end = memoryview(index).cast("B"), memoryview(tail).cast("B")
+    if len(end) != TAIL:
+        raise IntegrityError(f"the part's end has {len(end)} bytes instead of {TAIL}")
+    offset, digest, _ = _END.unpack(end)
     if len(view) < _INDEX.size or xxhash.xxh3_128_digest(view) != digest:
         raise IntegrityError("the part's index is damaged: its hash differs")
     magic, count, raw = _INDEX.unpack_from(view)
@@ -171,27 +176,36 @@ def parse_index(index: Buffer, tail: Buffer) -> list[Row]:
 
 def _parse_row(cursor: varint.Cursor, at: int) -> Row:
     nbytes, header, kind = cursor.varint(), cursor.varint(), cursor.byte()
-    if header > nbytes or kind > 1 or at + nbytes > MAX_PART:
+    fits = 0 < header <= MAX_HEADER and header <= nbytes <= header + _MAX_BODY
+    if not fits or kind > 1 or at + nbytes > MAX_PART:
         raise IntegrityError(f"the part's index has an impossible frame of {nbytes} bytes at {at}")
     if kind == 0:
         return Row(at, nbytes, header, parse_member(cursor), 1)
-    return Row(at, nbytes, header, None, cursor.varint())
+    members = cursor.varint()
+    if not 0 < members <= MAX_MEMBERS:
+        raise IntegrityError(f"the part's index has a group of {members} members at {at}")
+    return Row(at, nbytes, header, None, members)
 
 
 class FrontReader:
     """Frames of a part whose bytes arrive in order, as it grows.
 
     Holds at most one incomplete frame: some 33 MiB, or 16 MiB more where a group has a table so large.
+
+    Args:
+        at: where in the part the first byte lies that is fed: 0, or what `at` of another reader was.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, at: int = 0) -> None:
         self._data = bytearray()
-        self._at = 0
-        self._started = self._ended = False
+        self._at = at
+        self._wanted = 0
+        self._started, self._ended = at > 0, False
+        self._failure = ""
 
     @property
     def at(self) -> int:
-        """Bytes of the part that were handed out or skipped: from where to read on after a restart."""
+        """Where the frame starts that comes next: all before it were handed out."""
         return self._at
 
     @property
@@ -203,28 +217,37 @@ class FrontReader:
         """Take the next bytes; the frames that they complete, each checked against its own hashes.
 
         Raises:
-            IntegrityError: not a part, or a damaged frame. Nothing more can be fed then.
+            IntegrityError: not a part, or a damaged frame. So does every later call: read again from `at`.
             NewerFormat: of a newer format.
         """
         frames: list[Frame] = []
+        if self._failure:
+            raise IntegrityError(self._failure)
         if self._ended:
             return frames
+        at = self._at
         self._data += memoryview(data).cast("B")
-        if not self._started and len(self._data) >= len(START):
-            self._start()
-        while self._started and not self._ended:
-            frame = self._next()
-            if frame is None:
-                break
-            frames.append(frame)
+        try:
+            if not self._started and len(self._data) >= len(START):
+                self._start()
+            while self._started and not self._ended:
+                frame = self._next()
+                if frame is None:
+                    break
+                frames.append(frame)
+        except (IntegrityError, NewerFormat) as error:
+            self._at, self._failure = at, error.message
+            self._data.clear()
+            raise
         return frames
 
     def _start(self) -> None:
-        start = self._drop(len(START))
+        start = bytes(self._data[: len(START)])
         if start[:4] == START[:4] and start[4] > FORMAT:
             raise NewerFormat(f"the part has format {start[4]}; upgrade wstore to read it")
         if start != START:
             raise IntegrityError(f"no part starts with {start!r}")
+        self._drop(len(START))
         self._started = True
 
     def _next(self) -> Frame | None:
@@ -232,20 +255,22 @@ class FrontReader:
             self._ended = True
             self._data.clear()
             return None
-        if len(self._data) < 12:
-            return None
-        with memoryview(self._data) as view:
-            size = frame_header.header_size(view)
-            if len(view) < size:
+        if not self._wanted:  # once a frame: its table may be large
+            if len(self._data) < 12:
                 return None
-            size += frame_header.parse(view).body_size
-        if len(self._data) < size:
+            with memoryview(self._data) as view:
+                size = frame_header.header_size(view)
+                if len(view) < size:
+                    return None
+                self._wanted = size + frame_header.parse(view).body_size
+        if len(self._data) < self._wanted:
             return None
-        return Frame.parse(self._drop(size))
-
-    def _drop(self, count: int) -> bytes:
         with memoryview(self._data) as view:
-            taken = bytes(view[:count])
+            frame = Frame.parse(bytes(view[: self._wanted]))
+        self._drop(self._wanted)
+        self._wanted = 0
+        return frame
+
+    def _drop(self, count: int) -> None:
         del self._data[:count]
         self._at += count
-        return taken

@@ -37,6 +37,8 @@ class Proof:
     def __post_init__(self) -> None:
         if self.hash is None and self.digest is None:
             raise InvalidArgument("a proof needs a hash or a digest")
+        if self.hash is not None and len(self.hash) != 16:
+            raise InvalidArgument(f"a hash of {len(self.hash)} bytes instead of 16")
 
     def agrees(self, other: Proof) -> bool:
         """Whether both prove the same content. Raises IntegrityError when they cannot be compared."""

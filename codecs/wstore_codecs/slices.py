@@ -9,7 +9,7 @@ are picked; `context` frames need the whole old block and are refused.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from wstore_codecs.proof import Proof
     from wstore_codecs.targets import Piece, State
     from wstore_codecs.tensors import Bits
+
+    Int64s: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
+    Bools: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +67,10 @@ class SliceTarget:
     def __init__(self, chain: Chain, pieces: Sequence[Piece], known: SliceProof | None) -> None:
         self.pieces = pieces
         self._unit = chain.unit
+        self._base = chain.base
         label = label_of(chain.unit)
         if chain.base is None:
+            self._known: list[TensorDigest] | None = None
             self._expected: list[TensorDigest] | None = None
             return
         for frame in chain.frames:
@@ -85,11 +90,13 @@ class SliceTarget:
                 f"{label}: the slice is of another version than the one that the frame was made from, "
                 "or the frame was applied already. Nothing was written"
             )
-        self._expected = list(known.pieces)
+        self._known = self._expected = list(known.pieces)
 
     def agrees(self, proof: Proof) -> bool:
-        """Whether each piece has the digest that follows from what was known and applied."""
-        return self._expected is None or self._expected == [p.digest() for p in self.pieces]
+        """Whether each piece has the digest that was known, of the base, or else the one that follows
+        from it and from what was applied."""
+        expected = self._known if proof == self._base else self._expected
+        return expected is None or expected == [piece.digest() for piece in self.pieces]
 
     def proof(self, unit: Proof) -> SliceProof:
         """The proof for the next apply; `unit` proves the whole unit now."""
@@ -124,34 +131,45 @@ class SliceTarget:
 
     def _rewrite(self, changes: Changes, move: Callable[[Bits, Bits], Bits]) -> None:
         positions = changes.positions().astype(np.int64)
-        expected = []
+        expected, writes = [], []
         for piece, digest in zip(self.pieces, self._expected or (), strict=True):
-            extent = piece.member.block.extent or (1,)
             first, last = np.searchsorted(
                 positions, (piece.start, piece.start + piece.member.block.size)
             )
-            local = np.unravel_index(positions[first:last] - piece.start, extent)
-            values = changes.values[first:last]
-            start = piece.member.block.local(piece.box).origin or (0,)
-            size = piece.box.extent or (1,)
-            inside = np.ones(values.size, bool)
-            for axis, low, count in zip(local, start, size, strict=True):
-                inside &= (axis >= low) & (axis < low + count)
-            where = tuple(axis[inside] - low for axis, low in zip(local, start, strict=True))
-            bits = piece.bits()  # of a tensor on a device, a copy
-            old = bits.reshape(size)[where] if not bits.ndim else bits[where]
-            new = move(old, values[inside])
-            if bits.ndim:
-                bits[where] = new
-            elif new.size:
-                bits[...] = new[0]
-            if tensors.on_device(piece.array) is not None:
-                piece.write(bits)
+            where, inside = _coordinates(piece, positions[first:last] - piece.start)
+            bits = np.atleast_1d(piece.bits())  # a view; of a tensor on a device, a copy
+            old = bits[where]
+            new = move(old, changes.values[first:last][inside])
             expected.append(digest_update(digest, _places(piece, where), old, new))
+            writes.append((piece, bits, where, old, new))
+        try:
+            for piece, bits, where, _, new in writes:
+                _put(piece, bits, where, new)
+        except BaseException:
+            for piece, bits, where, old, _ in writes:
+                _put(piece, bits, where, old)
+            raise
         self._expected = expected
 
 
-def _places(piece: Piece, where: tuple[np.ndarray, ...]) -> np.ndarray:
+def _coordinates(piece: Piece, local: Int64s) -> tuple[tuple[Int64s, ...], Bools]:
+    """Where in the piece elements of its member's block are, and which of them it holds."""
+    block = piece.member.block
+    axes = np.unravel_index(local, block.extent or (1,))
+    start, size = block.local(piece.box).origin or (0,), piece.box.extent or (1,)
+    inside = np.ones(local.size, bool)
+    for axis, low, count in zip(axes, start, size, strict=True):
+        inside &= (axis >= low) & (axis < low + count)
+    return tuple(axis[inside] - low for axis, low in zip(axes, start, strict=True)), inside
+
+
+def _put(piece: Piece, bits: Bits, where: tuple[Int64s, ...], values: Bits) -> None:
+    bits[where] = values
+    if tensors.on_device(piece.array) is not None:
+        piece.write(bits.reshape(piece.box.extent))
+
+
+def _places(piece: Piece, where: tuple[Int64s, ...]) -> Int64s:
     """Row-major positions in the whole tensor of coordinates in the piece."""
     flat = np.zeros(where[0].shape, np.int64)
     shape, origin = piece.member.shape or (1,), piece.box.origin or (0,)

@@ -19,7 +19,7 @@ from wstore_codecs.frame_header import label_of, spread_of
 from wstore_codecs.proof import proves
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from wstore_codecs.changes import Changes
     from wstore_codecs.cutting import Member, Unit
@@ -83,7 +83,7 @@ class Piece:
 
 
 class Target(Protocol):
-    """The memory that an apply brings a unit into."""
+    """The memory that an apply brings a unit into. When `patch` or `unpatch` raises, nothing changed."""
 
     pieces: Sequence[Piece]
 
@@ -143,16 +143,22 @@ class HostTarget:
         self.store(held[0])
 
     def patch(self, changes: Changes) -> None:
-        bits = self.load()
-        changes.apply(bits)
-        if self._shared is None:
-            self.store(bits)
+        self._rewrite(changes.apply, changes.undo)
 
     def unpatch(self, changes: Changes) -> None:
+        self._rewrite(changes.undo, changes.apply)
+
+    def _rewrite(self, move: Callable[[Bits], None], back: Callable[[Bits], None]) -> None:
         bits = self.load()
-        changes.undo(bits)
-        if self._shared is None:
+        move(bits)
+        if self._shared is not None:
+            return
+        try:
             self.store(bits)
+        except BaseException:
+            back(bits)
+            self.store(bits)
+            raise
 
     def _parts(self, bits: Bits) -> list[tuple[Piece, Bits]]:
         return [

@@ -158,14 +158,17 @@ def check_writable(array: Array, *, name: str) -> None:
     device = on_device(array)
     strides: tuple[int, ...]
     if device is not None:
-        strides = device.stride()
+        strides, free = device.stride(), 1
     else:
         bits = bit_view(array, name=name)
-        strides = bits.strides
+        strides, free = bits.strides, bits.itemsize
         if not bits.flags.writeable:
             raise InvalidArgument(f"tensor {name!r} is read-only")
-    if any(stride == 0 and n > 1 for stride, n in zip(strides, array.shape, strict=True)):
-        raise InvalidArgument(f"tensor {name!r} is expanded: its elements share memory")
+    for stride, n in sorted(zip(map(abs, strides), array.shape, strict=True)):
+        if n > 1:
+            if stride < free and 0 not in array.shape:
+                raise InvalidArgument(f"tensor {name!r} is expanded: its elements share memory")
+            free += (n - 1) * stride
 
 
 def box_view(array: A, box: Block) -> A:

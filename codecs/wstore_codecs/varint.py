@@ -46,7 +46,10 @@ class Cursor:
 
     def byte(self) -> int:
         """The next byte."""
-        return self.take(1)[0]
+        if self._at == len(self._data):
+            self.take(1)
+        self._at += 1
+        return self._data[self._at - 1]
 
     def varint(self) -> int:
         """The next LEB128 integer; only the shortest form of a number below 2^64 is accepted."""

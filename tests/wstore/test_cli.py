@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from wstore import StoragePath, cli
+from wstore import StoragePath, cli, cli_program
 from wstore.cli_output import Bar, human_size, printable
 
 if TYPE_CHECKING:
@@ -324,7 +324,7 @@ def test_version_and_help_name_everything(run: Run) -> None:
     assert run("--version").out == f"wstore {metadata.version('wstore')}\n"
     found = run("--help")
     assert found.code == 0
-    for name in [*cli.BUILT_IN, "demo", "inspect", "verify", "gc"]:
+    for name in [*cli_program.BUILT_IN, "demo", "inspect", "verify", "gc"]:
         assert f" {name} " in found.out
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import sys
@@ -21,10 +22,12 @@ from tests.children import wait_for
 from tests.wstore.sftp_server import PASSWORD, sftp_server
 from wstore import StoragePath
 from wstore.errors import (
+    AccessDenied,
     CredentialsMissing,
     InvalidPath,
     IsADirectory,
     MissingPackage,
+    NotADirectory,
     NotFound,
     ObjectChanged,
     StoreError,
@@ -175,6 +178,34 @@ def test_nothing_is_below_a_file(tmp_path: Path) -> None:
     store.write("top-level-file", memoryview(b"x"))
     assert list(store.list("top-level-file/", recursive=True)) == []
     assert list(FsspecStore("file", "").list(f"{tmp_path}/f/"[1:], recursive=True)) == []
+
+
+def test_a_write_below_a_file_names_its_key_and_why(sftp: str, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"x")
+    stores = [FsspecStore("file", ""), FsspecStore("sftp", sftp)]
+    for store in stores:
+        for key in (f"{tmp_path}/f/k"[1:], f"{tmp_path}/f/deep/er/k"[1:]):
+            with pytest.raises(NotADirectory) as caught:
+                store.write(key, memoryview(b"x"))
+            assert caught.value.url == store.url_of(key)
+            with pytest.raises(NotADirectory) as caught:
+                store.upload(key)
+            assert caught.value.url == store.url_of(key)
+        store.close()
+
+
+def test_a_parent_that_may_not_be_made_is_a_refusal(
+    sftp: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "no")
+
+    monkeypatch.setattr(os, "mkdir", refuse)  # as for others than root
+    store, key = FsspecStore("sftp", sftp), f"{tmp_path}/none/k"[1:]
+    with pytest.raises(AccessDenied) as caught:
+        store.write(key, memoryview(b"x"))
+    assert caught.value.url == store.url_of(key)
+    store.close()
 
 
 # Connections

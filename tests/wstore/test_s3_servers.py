@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wstore.errors import AccessDenied, IntegrityError, NotFound
+from wstore.errors import AccessDenied, IntegrityError, IsADirectory, NotFound, StoreError
 from wstore.stores.base import MiB
 from wstore.stores.s3 import S3Config, S3Store
 from wstore.stores.s3.credentials import Provider
@@ -148,3 +148,24 @@ def test_encryption_and_payer_headers_are_sent(fault_server: FaultServer) -> Non
         if entry.request.method in {"PUT", "POST"}:
             assert headers["x-amz-server-side-encryption"] == "aws:kms"
             assert headers["x-amz-server-side-encryption-aws-kms-key-id"] == "my-key"
+
+
+def test_an_object_copied_onto_itself_stays(endpoint: S3Endpoint, bucket: MakeBucket) -> None:
+    store = S3Store(bucket(endpoint), config_of(endpoint))
+    info = store.write("key", memoryview(b"data"))
+    assert store.copy("key", "key").tag == info.tag
+    assert bytes(store.read("key", 0, 4).data) == b"data"
+
+
+def test_the_root_of_a_bucket_is_no_object(endpoint: S3Endpoint, bucket: MakeBucket) -> None:
+    store = S3Store(bucket(endpoint), config_of(endpoint))
+    for call in (lambda: store.stat(""), lambda: store.read("", 0, 1)):
+        with pytest.raises(IsADirectory, match="root of a bucket"):
+            call()
+
+
+def test_a_plain_endpoint_that_is_asked_for_tls(moto: S3Endpoint) -> None:
+    config = config_of(dataclasses.replace(moto, url=moto.url.replace("http:", "https:")))
+    with pytest.raises(StoreError, match=r"without TLS.*AWS_ENDPOINT_URL") as caught:
+        S3Store("any-bucket", config).stat("key")
+    assert not caught.value.retryable

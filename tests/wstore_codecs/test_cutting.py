@@ -100,3 +100,11 @@ def test_a_box_that_no_frame_takes() -> None:
 def test_a_member_lies_in_its_tensor() -> None:
     with pytest.raises(InvalidArgument, match="leaves the shape"):
         Member(Block("t", (2,), (3,)), (4,))
+    for shape in ((1 << 30, 1 << 30), (0, 1 << 60)):
+        with pytest.raises(InvalidArgument, match="too many elements"):
+            Member(Block("t", (0, 0), (0, 0)), shape)
+
+
+def test_blocks_of_nothing() -> None:
+    with pytest.raises(InvalidArgument, match="at most 0 elements"):
+        list(cut(Block.whole("t", (5,)), 0))

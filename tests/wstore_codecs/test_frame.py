@@ -250,6 +250,10 @@ def test_a_group_of_many_names_stays_small() -> None:
 def test_limits_of_the_header() -> None:
     with pytest.raises(InvalidArgument, match="a name of 5000 bytes"):
         encode(np.zeros(3), name="x" * 5000)
+    with pytest.raises(InvalidArgument, match="not UTF-8"):
+        encode(np.zeros(3), name="\ud800")
+    with pytest.raises(InvalidArgument, match="3 bytes instead of 16"):
+        Proof(b"abc")
     with pytest.raises(InvalidArgument, match="33 dimensions"):
         encode(np.zeros((1,) * 33))
     with pytest.raises(InvalidArgument, match="2 members cannot be in one block"):

@@ -9,13 +9,15 @@ import pytest
 
 from tests.wstore_codecs.frames import changed, same, weights
 from wstore.errors import IntegrityError, InvalidArgument, NewerFormat
-from wstore_codecs import dtypes, part
+from wstore_codecs import dtypes, frame_header, part, varint
 from wstore_codecs.cutting import Member, plan
 from wstore_codecs.frame import Frame, decode, decode_unit, encode, encode_unit
 from wstore_codecs.part import START, TAIL, FrontReader, PartWriter, Row, index_range, parse_index
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from wstore_codecs.frame_header import FrameHeader
 
 BF16, F32 = dtypes.dtype("BF16"), dtypes.dtype("F32")
 
@@ -131,6 +133,32 @@ def test_a_damaged_frame_stops_the_front_reader() -> None:
     reader = FrontReader()
     with pytest.raises(IntegrityError, match=r"norm\.0"):
         reader.feed(bytes(damaged))
+    with pytest.raises(IntegrityError, match=r"norm\.0"):
+        reader.feed(b"")
+    assert reader.at == 0
+    reader = FrontReader()
+    assert len(reader.feed(bytes(damaged[: rows[1].offset + 100]))) == 1
+    with pytest.raises(IntegrityError, match=r"norm\.0"):
+        reader.feed(bytes(damaged[rows[1].offset + 100 :]))
+    assert reader.at == rows[1].offset
+    again = FrontReader(reader.at).feed(whole[reader.at :])
+    assert [frame.nbytes for frame in again] == [row.nbytes for row in rows[1:]]
+
+
+def test_a_header_is_parsed_once_however_small_the_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = _frames()[1]
+    calls, parse = [], frame_header.parse
+
+    def counted(data: memoryview) -> FrameHeader:
+        calls.append(len(data))
+        return parse(data)
+
+    monkeypatch.setattr(frame_header, "parse", counted)
+    reader = FrontReader()
+    for byte in START + frame.tobytes():
+        reader.feed(bytes([byte]))
+    assert reader.at == len(START) + frame.nbytes
+    assert len(calls) == 2  # once for the frame's size, once as a whole
 
 
 def test_what_is_no_part() -> None:
@@ -168,6 +196,28 @@ def test_an_index_that_lies_is_refused_before_it_is_unpacked() -> None:
         index, tail = _sealed(count, raw, rows)
         with pytest.raises(IntegrityError):
             parse_index(index, tail)
+
+
+def _row(nbytes: int, header: int, members: int) -> bytes:
+    return varint.pack(nbytes) + varint.pack(header) + b"\1" + varint.pack(members)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        _row(0, 0, 1),
+        _row(1 << 40, 100, 1),
+        _row(50 << 20, 20 << 20, 1),
+        _row(99, 90, 0),
+        _row(99, 90, 1 << 40),
+    ],
+)
+def test_a_row_of_what_no_frame_is(row: bytes) -> None:
+    index, tail = _sealed(1, len(row), row)
+    with pytest.raises(IntegrityError, match=r"impossible frame|members at"):
+        parse_index(index, tail)
+    with pytest.raises(IntegrityError, match="end has 27 bytes"):
+        parse_index(index, tail[1:])
 
 
 def test_a_full_part(monkeypatch: pytest.MonkeyPatch) -> None:

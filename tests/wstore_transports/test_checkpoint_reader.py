@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import resource
 import subprocess
 import sys
 import tracemalloc
@@ -346,3 +347,18 @@ def test_a_full_disk_stops_no_reader(nth: int) -> None:
     place = StoragePath(f"memory://full/{next(_names)}", store=Faults(MemoryStore("full"), [full]))
     reader = publish(place, {"w": np.arange(3)})
     assert reader.load()["w"].tolist() == [0, 1, 2]
+
+
+def test_a_download_that_does_not_fit_names_the_file_asked_for(
+    place: StoragePath, tmp_path: Path
+) -> None:
+    reader = publish(place, {"w": matrix()})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
+    try:
+        with pytest.raises(InvalidArgument, match="ulimit -f") as caught:
+            reader.download(None, tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.url == StoragePath(tmp_path / "out" / "model.safetensors").url
+    assert os.listdir(tmp_path) == []

@@ -13,6 +13,9 @@ import pytest
 
 from wstore.cli import main
 from wstore.path import StoragePath
+from wstore.stores.base import Capabilities
+from wstore.stores.memory import MemoryStore
+from wstore.stores.wrap.base import Wrapper
 from wstore_transports.checkpoint import CheckpointReader, CheckpointWriter
 from wstore_transports.versions import Root
 
@@ -57,7 +60,7 @@ def test_inspect_a_version(root: Path, capsys: pytest.CaptureFixture[str]) -> No
     code, out, _ = run(capsys, "inspect", f"{root}@{number}")
     assert "[2, 3]" in out
     code, _, err = run(capsys, "inspect", f"{root}@99")
-    assert code == 1
+    assert code == 3
     assert "99" in err
     code, _, err = run(capsys, "inspect", f"{root}@x")
     assert code == 2
@@ -72,10 +75,52 @@ def test_inspect_a_file(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_inspect_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "inspect", str(tmp_path / "absent"))
-    assert code != 0
-    assert "absent" in err
-    assert len(err.splitlines()) == 1
+    for command in ("inspect", "verify", "gc"):
+        code, _, err = run(capsys, command, str(tmp_path / "absent"))
+        assert code == 3
+        assert "absent" in err
+        assert len(err.splitlines()) == 1
+    (tmp_path / "empty").write_bytes(b"")
+    code, _, err = run(capsys, "verify", str(tmp_path / "empty"))
+    assert (code, "nothing here" in err) == (1, False)
+    Root.create(StoragePath(tmp_path / "new"))
+    assert run(capsys, "verify", str(tmp_path / "new"))[0] == 3
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "gc"])
+def test_a_damaged_marker_is_named(
+    root: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    (root / "wstore.json").chmod(0o644)
+    (root / "wstore.json").write_bytes(b'{"format":1,')
+    code, _, err = run(capsys, command, str(root))
+    assert (code, "the root's marker is damaged" in err) == (1, True)
+
+
+class Plain(Wrapper):
+    """A store that cannot create if absent."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(create_if_absent=False, if_match=False)
+
+
+def test_gc_warns_where_nothing_keeps_a_publisher_apart(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = StoragePath("memory://gc/root", store=Plain(MemoryStore("gc")))
+    monkeypatch.setattr("wstore_transports.commands.opened", lambda *_: place)
+    root = Root.create(place, lease_s=0.01)
+    session = root.begin_session("run")
+    assert run(capsys, "gc", "it")[2] == ""  # it only shows
+    code, _, err = run(capsys, "gc", "it", "--yes")
+    assert (code, "this collection apart" in err) == (0, True)
+    session.close()
+    session = root.begin_session("run")
+    session.end()
+    session.close()
+    code, _, err = run(capsys, "gc", "it", "--yes")
+    assert (code, "apart" in err) == (0, False)
 
 
 @pytest.mark.parametrize("deep", [[], ["--deep"]])

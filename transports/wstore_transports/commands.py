@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from wstore.cli_output import Json
     from wstore.path import StoragePath
     from wstore_transports.checkpoint.snapshot import Snapshot
-    from wstore_transports.versions import Fate, Version
+    from wstore_transports.versions import Fate, Root, Version
     from wstore_transports.versions.garbage import Going
 
 Url = Annotated[
@@ -46,13 +46,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output, s
 def inspect(url: Url, client: Client = None, as_json: AsJson = False) -> None:
     """Show what a root, a version or a safetensors file or directory holds. Reads no tensor."""
     from wstore_transports.checkpoint.reader import leased_snapshot
-    from wstore_transports.errors import NotARoot
+    from wstore_transports.errors import NoRoot
     from wstore_transports.versions import Root
 
     place, number = split_version(url, client)
     try:
         root = Root.open(place)
-    except NotARoot:
+    except NoRoot:
         root = None
     if root is not None and number is None:
         _show_root(root.path.url, root.versions(), as_json)
@@ -128,6 +128,7 @@ def gc(
                 plan.versions, plan.objects, end="would go; nothing was deleted, --yes does it"
             )
         return
+    _warn_of_publishers(root)
     if not as_json:
         print(f"waiting {root.lease_s:g} s for readers, then deleting", file=sys.stderr)
     with CountBar("deleting") as bar:
@@ -149,6 +150,18 @@ def gc(
             f"wstore: readers are just starting, so nothing was deleted: {readers}", file=sys.stderr
         )
         raise typer.Exit(1)
+
+
+def _warn_of_publishers(root: Root) -> None:
+    """A collection writes to the log, as a publisher does; not every store keeps the two apart."""
+    if not root.single_publisher or root.log.refresh().standing.ended:
+        return
+    print(
+        f"wstore: {printable(root.path.url)}: this store cannot create an object only if it is absent, so "
+        "nothing keeps a publisher and this collection apart: make sure that none publishes meanwhile, or "
+        "let the publisher's own retention delete",
+        file=sys.stderr,
+    )
 
 
 def split_version(url: str, client: str | None) -> tuple[StoragePath, int | None]:

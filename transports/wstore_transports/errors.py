@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wstore.errors import NotFound, WStoreError
+from wstore.errors import IntegrityError, NotFound, WStoreError
 
 
 class RootError(WStoreError):
@@ -13,12 +13,21 @@ class NotARoot(RootError, ValueError):
     """There is no (valid) `wstore.json` here, so nothing is read, written or deleted."""
 
 
+class NoRoot(NotARoot, FileNotFoundError):
+    """Nothing here says that it is a root: there is no `wstore.json`."""
+
+
 class NoVersion(RootError, LookupError):
     """The log shows no committed version yet, or no version of this number."""
 
 
 class VersionGone(NotFound):
     """The version was committed once, and retention has let it go: start again from a newer one."""
+
+
+class RecordMissing(IntegrityError):
+    """A log record is not there, though something that was written after it is: the root has lost it.
+    (A mirror that is being filled may not have it yet.)"""
 
 
 class Fenced(RootError):

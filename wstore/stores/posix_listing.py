@@ -95,6 +95,27 @@ def _file_entry(key: bytes, entry: os.DirEntry[bytes]) -> Entry | None:
     return Entry(os.fsdecode(key), info_of(status)) if stat.S_ISREG(status.st_mode) else None
 
 
+def left_out(directory: bytes) -> Iterator[bytes]:
+    """The paths below that a recursive `list_directory` does not show: links to directories, dangling
+    ones, FIFOs and the like. Unfinished writes are not among them.
+
+    Raises:
+        OSError: a directory could not be read.
+    """
+    try:
+        with os.scandir(directory) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in found:
+        if is_temp_name(entry.name):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield from left_out(entry.path)
+        elif _file_entry(b"", entry) is None:
+            yield entry.path
+
+
 def _require_passing_by(error: OSError) -> None:
     """Raise what is not of one entry (a dangling or looping link, one just gone, one of others): a mount
     that is lost half-way must not pass for a short listing."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from wstore.errors import MissingPackage, StoreError
 from wstore.testing.guarding import START_TIMEOUT_S, guarded, tail_of
-from wstore.testing.servers import weed_binary
+from wstore.testing.servers import weed_binary, weed_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +67,7 @@ class FuseMount:
         for directory in (self.path, self.work):
             directory.mkdir(parents=True, exist_ok=True)
         log = self.work / "mount.log"
-        with _taken_away(self.path), guarded(self._command(), log, dict(os.environ)) as daemon:
+        with _taken_away(self.path), guarded(self._command(), log, weed_environment()) as daemon:
             deadline = time.monotonic() + START_TIMEOUT_S
             while not _answers(self.path):
                 if daemon.poll() is not None or time.monotonic() > deadline:

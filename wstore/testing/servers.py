@@ -45,6 +45,7 @@ __all__ = [
     "moto_server",
     "seaweed_server",
     "weed_binary",
+    "weed_environment",
 ]
 
 WRITER = ("wstore-writer", "wstore-writer-secret")
@@ -53,6 +54,7 @@ WRITER = ("wstore-writer", "wstore-writer-secret")
 READER = ("wstore-reader", "wstore-reader-secret")
 """Access and secret key that may only read and list on a SeaweedFS started here."""
 
+_PASSED_ON = ("HOME", "LD_LIBRARY_PATH", "PATH", "TMPDIR")
 
 # moto picks a free port by itself and prints it. It answers one request at a time, for it does not look
 # at a condition and write in one step: of two writers that replace one tag at once, both would win.
@@ -93,6 +95,11 @@ def weed_binary() -> str:
     return found
 
 
+def weed_environment() -> dict[str, str]:
+    """What `weed` gets of this process's environment: it takes any variable for a flag of its name."""
+    return {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+
+
 @contextmanager
 def seaweed_server(directory: Path) -> Iterator[SeaweedEndpoint]:
     """A SeaweedFS (master, volume, filer, S3) that keeps its data and log under `directory`.
@@ -110,7 +117,7 @@ def seaweed_server(directory: Path) -> Iterator[SeaweedEndpoint]:
     identities = directory / "identities.json"
     identities.write_text(json.dumps(_identities()))
     log = directory / "weed.log"
-    environment = os.environ | {"WEED_MASTER_VOLUME_GROWTH_COPY_1": "2"}
+    environment = weed_environment() | {"WEED_MASTER_VOLUME_GROWTH_COPY_1": "2"}
     for _ in range(ATTEMPTS):
         master, volume, filer, s3 = free_ports(4)
         command = _weed_command(binary, directory, identities, master, volume, filer, s3)

@@ -7,6 +7,7 @@ was mispredicted waits for the first-level cache, never for memory.
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
@@ -24,10 +25,8 @@ if TYPE_CHECKING:
     from wstore_codecs.tensors import Bits
 
     Int64s: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
-    UInt64s: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint64]]
 
 XOR, ORDINAL = 0, 1
-
 AHEAD = 4096  # elements compared before the differences are looked at: 2 x 8 KiB of bf16
 SPARE = 192  # places that the search may write past the last change of a window
 
@@ -37,15 +36,19 @@ N0 = np.uint64(0xD6E8FEB86659FD93)
 N1 = np.uint64(0xFF51AFD7ED558CCD)
 HALF = np.uint64(32)
 ONE = np.uint64(1)
-
+_local = threading.local()
 _WIDTHS = ("uint8", "uint16", "uint32", "uint64")
 
 
-def _load(context: Any, builder: Any, kind: Any, value: Any, at: Any) -> Any:
-    """64 elements of an array from a place, as one vector."""
+def _pointer(context: Any, builder: Any, kind: Any, value: Any, at: Any) -> Any:
+    """To 64 elements of an array from a place, as one vector."""
     array = context.make_array(kind)(context, builder, value)
     lanes = ir.VectorType(ir.IntType(kind.dtype.bitwidth), 64)
-    pointer = builder.bitcast(builder.gep(array.data, [at]), lanes.as_pointer())
+    return builder.bitcast(builder.gep(array.data, [at]), lanes.as_pointer())
+
+
+def _load(context: Any, builder: Any, kind: Any, value: Any, at: Any) -> Any:
+    pointer = _pointer(context, builder, kind, value, at)
     return builder.load(pointer, align=kind.dtype.bitwidth // 8)
 
 
@@ -75,8 +78,7 @@ def _make_steps(_typing: Any, old: Any, new: Any, at: Any, rule: Any, out: Any, 
         exclusive = builder.icmp_signed("==", args[3], ir.Constant(ir.IntType(64), XOR))
         steps = builder.sub(places[1], places[0])
         steps = builder.select(exclusive, builder.xor(one, other), steps)
-        array = context.make_array(signature.args[4])(context, builder, args[4])
-        pointer = builder.bitcast(builder.gep(array.data, [args[5]]), lanes.as_pointer())
+        pointer = _pointer(context, builder, signature.args[4], args[4], args[5])
         builder.store(steps, pointer, align=width // 8)
         return context.get_dummy_value()
 
@@ -196,28 +198,37 @@ def _count(old: Bits, new: Bits, start: int) -> int:
     return found
 
 
-def find(old: Bits, new: Bits, rule: int) -> tuple[UInt32s, Bits]:
-    """Gaps and values of what differs (`changes` defines them). Fresh arrays.
+def find(old: Bits, new: Bits, rule: int, most: int) -> tuple[UInt32s, Bits] | None:
+    """Gaps and values of what differs (`changes` defines them), in fresh arrays of just that size; None
+    when more than `most` elements differ.
 
-    Reads both once where up to 1 in 32 elements differs; where more do, counts them first, so that
-    the arrays are no larger than they must be.
+    Reads both once where up to an eighth of the elements differs; where more do, the rest is counted
+    before it is listed, so that no array is larger than it must be. A thread keeps what an eighth takes:
+    fresh memory costs more than the search.
     """
     kernel = compiled(_find, _find_signature(old.dtype.name))
     old, new = _frozen(old), _frozen(new)
-    room = old.size // 32 + AHEAD
-    gaps, values = np.empty(room, np.uint32), np.empty(room, old.dtype)
+    gaps, values = _scratch(old.size // 8 + AHEAD, old.dtype)
     at, last, found = kernel(old, new, 0, -1, rule, gaps, values)
-    while at < old.size:
-        more = compiled(_count, _count_signature(old.dtype.name))(old, new, at)
-        more_gaps, more_values = (
-            np.empty(more + AHEAD, np.uint32),
-            np.empty(more + AHEAD, old.dtype),
-        )
-        at, last, further = kernel(old, new, at, last, rule, more_gaps, more_values)
-        gaps = np.concatenate((gaps[:found], more_gaps[:further]))
-        values = np.concatenate((values[:found], more_values[:further]))
-        found += further
-    return gaps[:found], values[:found]
+    if at == old.size:
+        return None if found > most else (gaps[:found].copy(), values[:found].copy())
+    more = compiled(_count, _count_signature(old.dtype.name))(old, new, at)
+    if found + more > most:
+        return None
+    all_gaps = np.empty(found + more + AHEAD, np.uint32)
+    all_values = np.empty(found + more + AHEAD, old.dtype)
+    all_gaps[:found], all_values[:found] = gaps[:found], values[:found]
+    _, _, more = kernel(old, new, at, last, rule, all_gaps[found:], all_values[found:])
+    return all_gaps[: found + more], all_values[: found + more]
+
+
+def _scratch(room: int, dtype: np.dtype[Any]) -> tuple[UInt32s, Bits]:
+    """This thread's arrays for changes, of at least so many places."""
+    kept: dict[str, tuple[UInt32s, Bits]] = _local.__dict__
+    found = kept.get(dtype.name)
+    if found is None or found[0].size < room:
+        found = kept[dtype.name] = np.empty(room, np.uint32), np.empty(room, dtype)
+    return found
 
 
 def _reach(gaps: UInt32s, values: Bits) -> tuple[int, int]:
@@ -261,16 +272,10 @@ def _patch(block: Bits, gaps: UInt32s, values: Bits, rule: int, back: bool) -> N
         p += ONE
 
 
-def patch(block: Bits, gaps: UInt32s, values: Bits, rule: int) -> None:
-    """Applies changes in place. They must fit the block: `reach` says whether they do."""
+def patch(block: Bits, gaps: UInt32s, values: Bits, rule: int, *, back: bool) -> None:
+    """Applies changes in place, or takes them back. They must fit the block: `reach` says whether."""
     kernel = compiled(_patch, _patch_signature(block.dtype.name))
-    kernel(block, _frozen(gaps), _frozen(values), rule, False)
-
-
-def unpatch(block: Bits, gaps: UInt32s, values: Bits, rule: int) -> None:
-    """Takes changes back in place. They must fit the block."""
-    kernel = compiled(_patch, _patch_signature(block.dtype.name))
-    kernel(block, _frozen(gaps), _frozen(values), rule, True)
+    kernel(block, _frozen(gaps), _frozen(values), rule, back)
 
 
 def _patch_lanes(

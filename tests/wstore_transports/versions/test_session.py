@@ -228,6 +228,17 @@ def test_an_object_that_was_not_written_is_found_before_done(root: Root) -> None
             attempt.done(objects, tensors)
 
 
+def test_a_shared_object_that_is_gone_is_found_before_done(root: Root, publish: Publish) -> None:
+    with root.begin_session("run") as session:
+        publish(session, 1)
+        attempt = session.open_attempt(2)
+        shared = attempt.shared()
+        assert shared is not None
+        root.object(shared.objects[0].name).remove()
+        with pytest.raises(IntegrityError, match="of an earlier version is missing"):
+            attempt.done(shared.objects, shared.tensors)
+
+
 def test_a_rank_writes_only_its_own_names(root: Root) -> None:
     with root.begin_session("run") as session:
         attempt = session.open_attempt(1)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xxhash
 
-from wstore.errors import AlreadyExists, IntegrityError
+from wstore.errors import AlreadyExists, IntegrityError, WStoreError
 from wstore.path import StoragePath
 from wstore.stores.posix_errors import OsErrors
 from wstore.stores.posix_temp import new_temp_name
@@ -64,8 +64,10 @@ def export(
             if target.exists():
                 target.rmdir()
             partial.rename(target)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, WStoreError):
+            error.url = error.url.replace(StoragePath(partial).url, StoragePath(target).url)
         raise
     return target
 

@@ -24,7 +24,7 @@ from wstore_transports.checkpoint.fetch import Fetcher, plan, put
 from wstore_transports.checkpoint.foreign import open_foreign
 from wstore_transports.checkpoint.snapshot import Snapshot
 from wstore_transports.checkpoint.targets import Target, allocate, borrow, check_names
-from wstore_transports.errors import MirrorsFailed, NotARoot
+from wstore_transports.errors import MirrorsFailed, NoRoot, NotARoot
 from wstore_transports.versions import Root, Version
 from wstore_transports.versions.mirrors import Mirrors
 from wstore_transports.versions.poll import Poll
@@ -258,17 +258,15 @@ def leased_snapshot(
     """A version of a root (None: the newest), leased while the context lasts; or a foreign directory.
 
     Raises:
-        NotARoot: neither is here. NoVersion, VersionGone. InvalidArgument: a version of a foreign one.
+        NotARoot: neither is here, or the root's marker is damaged (NoRoot: nothing at all is here).
+        NoVersion, VersionGone. InvalidArgument: a version of a foreign one.
     """
     try:
         found = root or Root.open(path)
-    except NotARoot:
+    except NoRoot:
         foreign = open_foreign(path)
         if foreign is None:
-            what = "this is" if path.exists() else "there is nothing here, so it is"
-            raise NotARoot(
-                f"{what} neither a root nor a safetensors file or directory", url=path.url
-            ) from None
+            raise _neither(path) from None
         if number is not None:
             raise InvalidArgument(
                 "a plain safetensors directory has no versions", url=path.url
@@ -277,6 +275,13 @@ def leased_snapshot(
         return
     with _leased(found, reader, number) as version:
         yield Snapshot(version.manifest(), found.path, version)
+
+
+def _neither(path: StoragePath) -> NotARoot:
+    what = "neither a root nor a safetensors file or directory"
+    if path.exists():
+        return NotARoot(f"this is {what}", url=path.url)
+    return NoRoot(f"there is nothing here, so it is {what}", url=path.url)
 
 
 @contextmanager

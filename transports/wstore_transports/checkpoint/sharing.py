@@ -25,7 +25,7 @@ from wstore_transports.checkpoint.hashing import (
 from wstore_transports.versions.manifest import in_one_block
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from wstore_transports.checkpoint.pieces import Piece
     from wstore_transports.versions.documents import Block, Manifest, Tensor
@@ -62,6 +62,20 @@ class SharingPlan:
     shared: tuple[Shared, ...]
     still: tuple[Piece, ...]
     moved: tuple[Piece, ...]
+
+    def objects(self) -> list[int]:
+        """Which objects of the base are referenced: indexes, ascending."""
+        return sorted({block.object for shared in self.shared for block in shared.blocks})
+
+    def without(self, objects: Collection[int]) -> SharingPlan:
+        """The plan with nothing shared from these objects of the base: that is written once more too."""
+        lost = [any(block.object in objects for block in shared.blocks) for shared in self.shared]
+        pairs = list(zip(self.shared, lost, strict=True))
+        return SharingPlan(
+            tuple(shared for shared, gone in pairs if not gone),
+            (*self.still, *(shared.piece for shared, gone in pairs if gone)),
+            self.moved,
+        )
 
 
 def plan_sharing(pieces: Sequence[Piece], base: Manifest | None) -> SharingPlan:

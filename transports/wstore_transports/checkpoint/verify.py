@@ -19,7 +19,9 @@ from wstore_codecs.digest import digest_block
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from wstore.path import StoragePath
     from wstore.progress import Progress
+    from wstore.stores.base import ObjectInfo
     from wstore_transports.checkpoint.snapshot import Snapshot
     from wstore_transports.versions.documents import Block, ObjectRef, Tensor
 
@@ -72,13 +74,14 @@ def verify_snapshot(
             with lock:
                 problems.append(_line(error))
 
-    def check_object(index: int) -> None:
-        tried(lambda: _check_object(snapshot, manifest.objects[index], counter))
+    def check_one(index: int) -> None:
+        ref = manifest.objects[index]
+        tried(lambda: check_object(snapshot.object(ref.name), ref, counter))
 
     def check_block(index: int) -> None:
         tried(lambda: _check_block(snapshot, *blocks[index], counter))
 
-    run_parallel(len(manifest.objects), check_object, concurrency=4, cancel=None)
+    run_parallel(len(manifest.objects), check_one, concurrency=4, cancel=None)
     if deep:
         run_parallel(len(blocks), check_block, concurrency=4, cancel=None)
     return VerifyReport(
@@ -94,11 +97,24 @@ def _line(error: WStoreError) -> str:
     return f"{error.url}: is missing" if isinstance(error, NotFound) else str(error)
 
 
-def _check_object(snapshot: Snapshot, ref: ObjectRef, counter: Tally) -> None:
-    path = snapshot.object(ref.name)
+def check_size(path: StoragePath, ref: ObjectRef) -> ObjectInfo:
+    """Check that the object is there with its size; one request. Raises NotFound, IntegrityError."""
     info = path.stat()
     if info.size != ref.size:
         raise IntegrityError(f"has {info.size} bytes; the manifest says {ref.size}", url=path.url)
+    return info
+
+
+def check_object(path: StoragePath, ref: ObjectRef, counter: Tally) -> None:
+    """Read the whole object, 8 MiB at a time, and check size and hash.
+
+    Args:
+        counter: is told the bytes that were read.
+
+    Raises:
+        NotFound, IntegrityError.
+    """
+    info = check_size(path, ref)
     running = xxhash.xxh3_128()
     buffer = np.empty(min(CHUNK_BYTES, max(1, ref.size)), np.uint8)
     for offset in range(0, ref.size, CHUNK_BYTES):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wstore.errors import InvalidArgument, WStoreError
+from wstore.errors import IntegrityError, InvalidArgument, NewerFormat, WStoreError
 from wstore.path import StoragePath
 from wstore_codecs.digest import warm
 from wstore_transports.checkpoint.contribution import Contribution
@@ -16,7 +17,9 @@ from wstore_transports.checkpoint.index import write_index
 from wstore_transports.checkpoint.janitor import Janitor
 from wstore_transports.checkpoint.pieces import collect
 from wstore_transports.checkpoint.placement import MAX_FILE_BYTES, plan_files
+from wstore_transports.checkpoint.shared_objects import SharedObjects
 from wstore_transports.checkpoint.sharing import plan_sharing
+from wstore_transports.errors import VersionGone
 from wstore_transports.versions import Retention, Root
 
 if TYPE_CHECKING:
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from wstore_transports.checkpoint.pieces import Inventory, Piece, Shard, Tensors
     from wstore_transports.versions import Attempt, PublishSession, Version
     from wstore_transports.versions.documents import Manifest
+
+_log = logging.getLogger("wstore.checkpoint")
 
 MANY_TENSORS = 1_000
 """From here on loading the compiled digest pays even when every tensor is small."""
@@ -110,6 +115,7 @@ class CheckpointWriter:
         self._max_file_bytes = max_file_bytes
         path = root if isinstance(root, StoragePath) else StoragePath(root)
         self.root, self._session = _enter(path, rank, world_size, run, launch, timeout_s)
+        self._objects = SharedObjects(self.root)
         self._janitor: Janitor | None = None
         if rank == 0:
             self._janitor = Janitor(self.root, retention)
@@ -129,7 +135,8 @@ class CheckpointWriter:
         `Shard`s; together they must cover every tensor exactly. Nothing is copied but what is not
         row-major in host memory, a block at a time, so the arrays must not change until this returns.
         Tensors that are the same memory (tied weights) are stored once under the first name.
-        Files that hold mostly what the previous version held are referenced, not written again.
+        Files that hold mostly what the previous version held are referenced, not written again; what this
+        writer did not write itself is read once before, so that damage is not handed on.
 
         Args:
             step: the trainer's label; may repeat or fall.
@@ -231,11 +238,12 @@ class CheckpointWriter:
         progress: Progress | None,
         cancel: threading.Event | None,
     ) -> None:
-        base = attempt.shared()
+        base = _base(attempt)
         plan = plan_sharing(inventory.pieces, base)
-        for shared in plan.shared:
-            assert base is not None
-            given.add_shared(shared, base)
+        if base is not None:
+            plan = plan.without(self._objects.damaged(base, plan.objects(), cancel))
+            for shared in plan.shared:
+                given.add_shared(shared, base)
         files = [
             *plan_files(plan.still, self._max_file_bytes),
             *plan_files(plan.moved, self._max_file_bytes),
@@ -256,6 +264,7 @@ class CheckpointWriter:
                 )
                 raise
             given.add_written(name, stream)
+            self._objects.wrote(attempt.object_name(name))
 
 
 def _enter(
@@ -273,6 +282,15 @@ def _await_root(path: StoragePath, timeout_s: float) -> Root:
     """The root that rank 0 makes, once it is there."""
     (path / "wstore.json").wait(timeout_s)
     return Root.open(path)
+
+
+def _base(attempt: Attempt) -> Manifest | None:
+    """The manifest to share from. Without it all is written: a rank may always do that."""
+    try:
+        return attempt.shared()
+    except (IntegrityError, NewerFormat, VersionGone) as error:
+        _log.warning("nothing is shared with the version before, all is written: %s", error)
+        return None
 
 
 def _own(attempt: Attempt) -> str:

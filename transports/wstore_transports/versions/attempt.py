@@ -129,10 +129,9 @@ class Attempt:
             metadata: for people and loaders; no key may differ between ranks.
 
         Raises:
-            IntegrityError: an own object is not there with its size. Nothing was written.
+            IntegrityError: an object, own or shared, is not there with its size. Nothing was written.
         """
-        own = [ref for ref in objects if ref.name.startswith(self._name + "/")]
-        in_parallel(self._check_written, own)
+        in_parallel(self._check_there, objects)
         marker = Done(
             root=self._place.root_id,
             attempt=self.opened.attempt,
@@ -144,14 +143,16 @@ class Attempt:
         )
         (self.directory / layout.done_name(self.rank)).write_file(seal(marker))
 
-    def _check_written(self, ref: ObjectRef) -> None:
+    def _check_there(self, ref: ObjectRef) -> None:
         path = self._place.object(ref.name)
         try:
             size = path.stat().size
         except NotFound as error:
-            raise IntegrityError("this object was never written", url=path.url) from error
+            own = ref.name.startswith(self._name + "/")
+            what = "was never written" if own else "of an earlier version is missing"
+            raise IntegrityError(f"this object {what}", url=path.url) from error
         if size != ref.size:
-            raise IntegrityError(f"{size} bytes were written of {ref.size}", url=path.url)
+            raise IntegrityError(f"this object has {size} bytes of {ref.size}", url=path.url)
 
     # Ending
 

@@ -17,6 +17,7 @@ from wstore_transports.versions.documents import Floor, Marker, Weights
 from wstore_transports.versions.garbage import Going, Sweep, delete, find_garbage
 from wstore_transports.versions.leases import LeaseWatch
 from wstore_transports.versions.log import stand
+from wstore_transports.versions.loss import require_whole
 from wstore_transports.versions.retention import Fate, Retention, decide
 from wstore_transports.versions.sealing import read_document
 
@@ -80,10 +81,12 @@ def plan_gc(root: Root, retention: Retention) -> GcPlan:
     """What `collect` would do. Writes nothing.
 
     Raises:
-        IntegrityError: a document that decides about deletion is damaged.
+        RecordMissing: the log has lost records. IntegrityError: a document that decides about deletion
+            is damaged.
     """
     place = root.place
     _require_same_root(place)
+    require_whole(place)
     leases, _ = LeaseWatch(place).look()
     state = place.log.state()
     fates = decide(state.versions, retention, _leased(leases))
@@ -110,10 +113,12 @@ def collect(
         progress: is told how many objects are deleted, of how many.
 
     Raises:
-        NotARoot, IntegrityError: the marker, a record or a manifest is damaged; nothing is deleted.
+        NotARoot, IntegrityError: the marker, a record or a manifest is damaged, or the log has lost
+            records; nothing is deleted.
     """
     place = root.place
     _require_same_root(place)
+    require_whole(place)
     watch = LeaseWatch(place)
     leases, _ = watch.look()
     fates = decide(place.log.state().versions, retention, _leased(leases))
@@ -157,7 +162,7 @@ def _append_floor(
 
     def draft(tip: Tip) -> Floor:
         nonlocal fates
-        versions = place.log.state().versions
+        versions = place.log.state_at(tip).versions
         fates = decide(versions, retention, _leased(leases))
         going = [fate.number for fate in fates if not fate.stays]
         if not going:

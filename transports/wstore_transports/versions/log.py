@@ -16,17 +16,18 @@ import msgspec
 
 from wstore.errors import IntegrityError, NotFound
 from wstore.stores.forking import renew_after_fork
-from wstore_transports.errors import NoVersion, RootError, VersionGone
+from wstore_transports.errors import NoVersion, RecordMissing, RootError, VersionGone
 from wstore_transports.versions import layout, standing
 from wstore_transports.versions.create import create
 from wstore_transports.versions.documents import Floor, Record, RecordBase, Standing, Weights
 from wstore_transports.versions.head import HeadHint
+from wstore_transports.versions.lag import patiently
 from wstore_transports.versions.parallel import in_parallel
 from wstore_transports.versions.sealing import hash_of, read_capped, seal, unseal_record
 from wstore_transports.versions.standing import BrokenLog, LogState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from wstore.path import StoragePath
 
@@ -107,17 +108,24 @@ class Log:
             return self._tip
 
     def read(self, number: int) -> Record:
-        """Record `number`. Raises NotFound when the log does not reach it; else as `refresh`."""
-        return self._read(number)[0]
+        """Record `number`.
+
+        Raises:
+            NotFound: as far as it was read, the log does not reach it.
+            RecordMissing: the log goes on after it.
+            Else as `refresh`.
+        """
+        return self._read_all([number])[0][0]
 
     def records(self, first: int, last: int) -> list[Record]:
         """Records [first, last], read in parallel, with the chain of hashes among them checked.
 
         Raises:
-            NotFound: the log does not reach `last`.
+            NotFound: as far as it was read, the log does not reach `last`.
+            RecordMissing: the log goes on after one that is not there.
             IntegrityError: as `refresh`, and naming a record that does not follow the one before.
         """
-        found = in_parallel(self._read, range(first, last + 1))
+        found = self._read_all(range(first, last + 1))
         for (_, before), (record, _) in itertools.pairwise(found):
             if record.prev != before:
                 raise self._broken(
@@ -128,7 +136,11 @@ class Log:
     def state(self) -> LogState:
         """All that is alive now. Reads each record since the floor once in the life of this object."""
         with self._lock:
-            tip = self.refresh()
+            return self.state_at(self.refresh())
+
+    def state_at(self, tip: Tip) -> LogState:
+        """What is alive with `tip` as the newest record: for a draft of `append`, called with that."""
+        with self._lock:
             state = self._state
             if tip.standing.floored_at > state.number:
                 state = self._from_floor(tip)
@@ -138,12 +150,34 @@ class Log:
             self._state = state
             return state
 
+    def require_head(self) -> None:
+        """Check that the log reaches the record that the head names: the head was written after it.
+
+        Raises:
+            RecordMissing: it does not, or has another record of that number.
+        """
+        head = self._hint.read()
+        if head is None:
+            return
+        tip = self.refresh()
+        found = self._probe(head.number)
+        if found is not None and found.hash == head.hash and head.number <= tip.number:
+            return
+        number = head.number if found is None else min(head.number, tip.number + 1)
+        what = "is missing" if number > tip.number else "is another than the head names"
+        raise RecordMissing(
+            f"this log record {what}: the log ends at {tip.number}, and {layout.HEAD} of this root names "
+            f"record {head.number}, so records were lost. Bring them back from a copy of the root; to "
+            f"go on without them, delete {layout.HEAD}",
+            url=self._path(number).url,
+        )
+
     def weights(self, number: int) -> Weights:
         """The record of version `number`, when it is alive as far as this log has read.
 
         Raises:
             VersionGone: a floor let it go.
-            NoVersion: no such version.
+            NoVersion: no such version. RecordMissing: its record was lost.
         """
         url = self._path(max(number, 1)).url
         at = self.known.standing
@@ -247,6 +281,21 @@ class Log:
                 raise self._broken(number, str(error)) from error
         return Tip(number, digest, record.after)
 
+    def _read_all(self, numbers: Sequence[int]) -> list[tuple[Record, str]]:
+        """Records and their hashes, in parallel. What is missing gets time to appear, if others that
+        were appended after it have been seen."""
+        end = self._tip.number if self._tip else 0
+        if max(numbers, default=0) > end:
+            return in_parallel(self._read, numbers)
+        try:
+            return patiently(lambda: in_parallel(self._read, numbers), on=NotFound)
+        except NotFound as error:
+            raise RecordMissing(
+                f"this log record is missing, though the log goes on to {end}: bring it back from a "
+                "copy of the root",
+                url=error.url,
+            ) from error
+
     def _read(self, number: int) -> tuple[Record, str]:
         """The record and the hash of its bytes. Records never change, so the last few are kept."""
         with self._cache_lock:
@@ -272,7 +321,7 @@ class Log:
         at = tip.standing
         record = self._floor(at.floored_at)
         versions: dict[int, Weights] = {}
-        for kept in in_parallel(self.read, record.keep):
+        for kept, _ in self._read_all(record.keep):
             if not isinstance(kept, Weights):
                 raise self._broken(at.floored_at, f"field `keep` names {kept.number}, no version")
             versions[kept.number] = kept

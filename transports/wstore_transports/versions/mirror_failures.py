@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wstore.errors import NotFound, WStoreError
-from wstore_transports.errors import MirrorsFailed, NotARoot, VersionGone
+from wstore_transports.errors import MirrorsFailed, NotARoot, RecordMissing, VersionGone
 from wstore_transports.versions.mirror_site import NotYet
 from wstore_transports.versions.version import Version
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from wstore_transports.versions.mirror_site import Site
 
     Failures = list[tuple[Site, WStoreError]]
+
+_MAY_COME = (NotFound, RecordMissing)  # a mirror that is being filled gets them in any order
 
 
 class AllFailed(Exception):
@@ -28,7 +30,7 @@ class AllFailed(Exception):
         errors = [error for _, error in self.failures]
         if any(isinstance(error, VersionGone) for error in errors):
             return False
-        return any(error.retryable or isinstance(error, NotFound) for error in errors)
+        return any(error.retryable or isinstance(error, _MAY_COME) for error in errors)
 
     @property
     def no_root_yet(self) -> bool:

@@ -18,16 +18,23 @@ from wstore.errors import (
     WStoreError,
 )
 from wstore.stores.base import capabilities_at
-from wstore_transports.errors import NotARoot, NoVersion, PublisherLost, RunEnded
+from wstore_transports.errors import NoRoot, NotARoot, NoVersion, PublisherLost, RunEnded
 from wstore_transports.versions import layout
 from wstore_transports.versions.create import create, require_exclusive
-from wstore_transports.versions.documents import Marker, Session
+from wstore_transports.versions.documents import Marker, RecordBase, Session
 from wstore_transports.versions.heartbeat import StandstillWatch
+from wstore_transports.versions.lag import patiently
 from wstore_transports.versions.leases import Lease
 from wstore_transports.versions.log import Log
+from wstore_transports.versions.loss import require_head
 from wstore_transports.versions.place import Place
 from wstore_transports.versions.poll import Poll
-from wstore_transports.versions.sealing import read_document, seal
+from wstore_transports.versions.sealing import (
+    read_capped,
+    read_document,
+    seal,
+    unseal_record,
+)
 from wstore_transports.versions.session import INTERVAL_S, PublishSession
 from wstore_transports.versions.version import Version
 
@@ -66,13 +73,19 @@ class Root:
         """Make a root here, or open the one that is: of racing creators all get the same one.
 
         Raises:
-            NotARoot: there is something else under the marker's name. NewerFormat.
+            NotARoot: there is something else under the marker's name, or a log without a marker. NewerFormat.
             UnsupportedOperation: the store ignores preconditions.
         """
         require_exclusive(path)
-        marker = Marker(root=secrets.token_hex(16), lease_s=lease_s)
-        create(path / layout.MARKER, seal(marker))
-        root = cls.open(path)
+        try:
+            root = cls.open(path)
+        except NoRoot:
+            if _has_log(path):
+                root = _reopen(path)
+            else:
+                marker = Marker(root=secrets.token_hex(16), lease_s=lease_s)
+                create(path / layout.MARKER, seal(marker))
+                root = cls.open(path)
         root._proved = True
         return root
 
@@ -81,12 +94,12 @@ class Root:
         """Open the root that is here.
 
         Raises:
-            NotARoot: there is none, or its marker is not one. NewerFormat: upgrade wstore.
+            NoRoot: there is none. NotARoot: its marker is not one. NewerFormat: upgrade wstore.
         """
         try:
             marker = read_document(Marker, path / layout.MARKER)
         except (NotFound, IsADirectory, NotADirectoryError) as error:
-            raise NotARoot(
+            raise NoRoot(
                 f"there is no root here: {layout.MARKER} is missing (the first writer makes it)",
                 url=path.url,
             ) from error
@@ -111,9 +124,14 @@ class Root:
         """The newest version, with a few requests however long the log is.
 
         Raises:
-            NoVersion: nothing was committed yet. IntegrityError, NewerFormat.
+            NoVersion: nothing was committed yet. RecordMissing: something was, and the log has lost it.
+            IntegrityError, NewerFormat.
         """
-        return self._newest(self.log.refresh().standing)
+        standing = self.log.refresh().standing
+        if standing.latest == 0:
+            require_head(self.place)
+            standing = self.log.known.standing
+        return self._newest(standing)
 
     def version(self, number: int) -> Version:
         """Version `number`. Raises NoVersion, VersionGone, IntegrityError, NewerFormat."""
@@ -121,8 +139,16 @@ class Root:
         return Version(self.place, self.log.weights(number))
 
     def versions(self) -> list[Version]:
-        """All versions that are alive, ascending. Reads the log back to the newest floor, once."""
-        return [Version(self.place, record) for record in self.log.state().versions.values()]
+        """All versions that are alive, ascending. Reads the log back to the newest floor, once.
+
+        Raises:
+            RecordMissing: the log has lost records. IntegrityError, NewerFormat.
+        """
+        state = self.log.state()
+        if not state.versions:
+            require_head(self.place)
+            state = self.log.state()
+        return [Version(self.place, record) for record in state.versions.values()]
 
     def wait(
         self,
@@ -255,6 +281,38 @@ class Root:
 
     def __repr__(self) -> str:
         return f"Root({self.path.url!r})"
+
+
+def _has_log(path: StoragePath) -> bool:
+    record = path / layout.record_name(1)
+    try:
+        record.store.stat(record.key)
+    except (NotFound, NotADirectoryError):
+        return False
+    return True
+
+
+def _reopen(path: StoragePath) -> Root:
+    """The root of a log that is here already: another creator was faster, or the marker is lost."""
+    try:
+        return patiently(lambda: Root.open(path), on=NoRoot)
+    except NoRoot as error:
+        raise NotARoot(
+            f"there is a log here{_owner(path)} and no {layout.MARKER}: the marker of this root is lost. "
+            "Bring it back from a copy of the root, or publish to another place",
+            url=path.url,
+        ) from error
+
+
+def _owner(path: StoragePath) -> str:
+    """Of which root the log is, by its first record; "" where that does not say."""
+    record = path / layout.record_name(1)
+    try:
+        data = read_capped(record, RecordBase.max_bytes)
+        return f", of root {unseal_record(data, url=record.url, root='').root},"
+    except WStoreError as error:
+        _log.warning("the first log record is of no use either: %s", error)
+        return ""
 
 
 def check_after(after: int, url: str) -> None:

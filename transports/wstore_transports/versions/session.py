@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import secrets
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
-from wstore.errors import InvalidArgument, NotFound
-from wstore_transports.errors import Fenced, RootError
+from wstore.errors import IntegrityError, InvalidArgument, NewerFormat, NotFound
+from wstore_transports.errors import Fenced, RootError, VersionGone
 from wstore_transports.versions import layout
 from wstore_transports.versions.attempt import Attempt
 from wstore_transports.versions.documents import (
@@ -22,8 +23,10 @@ from wstore_transports.versions.documents import (
 )
 from wstore_transports.versions.heartbeat import Heartbeat, OverwritePace
 from wstore_transports.versions.log import stand
+from wstore_transports.versions.loss import require_whole
 from wstore_transports.versions.poll import Poll
 from wstore_transports.versions.sealing import read_document, seal
+from wstore_transports.versions.version import Version
 
 if TYPE_CHECKING:
     import threading
@@ -33,7 +36,6 @@ if TYPE_CHECKING:
     from wstore_transports.versions.documents import Kind, Record, Spec
     from wstore_transports.versions.log import Tip
     from wstore_transports.versions.place import Place
-    from wstore_transports.versions.version import Version
 
 _log = logging.getLogger(__name__)
 
@@ -89,6 +91,7 @@ class PublishSession:
 
         Raises:
             InvalidArgument: a bad name; several ranks without a `launch`.
+            RecordMissing: the log has lost records; their numbers must not be taken again.
         """
         layout.check_name(run, "run")
         if ranks > 1 and not launch:
@@ -96,6 +99,7 @@ class PublishSession:
                 "several ranks need `launch`: a text that all of them share and that is new for every "
                 "start of the job, or a rank could join the session of the start before"
             )
+        require_whole(place)
         token = secrets.token_hex(16)
 
         def draft(tip: Tip) -> Fence:
@@ -197,7 +201,7 @@ class PublishSession:
             step=step,
             kind=kind,
             base=base,
-            shares=tip.standing.latest,
+            shares=self._sharable(tip.standing.latest),
             ranks=self.ranks,
             inventory=inventory,
         )
@@ -244,6 +248,21 @@ class PublishSession:
         self.last = self._current.outcome()
         self._previous = self._current.committed or self._previous
         self._current = None
+
+    def _sharable(self, latest: int) -> int:
+        """`latest` when its manifest can be read, else 0: sharing only saves bytes, so a version that
+        was damaged must not stop those that come after it."""
+        previous = self._previous
+        if latest == 0:
+            return 0
+        if previous is None or previous.number != latest:
+            previous = Version(self._place, self._place.log.weights(latest))
+        try:
+            self._previous = replace(previous, known=previous.manifest())
+        except (IntegrityError, NewerFormat, VersionGone) as error:
+            _log.warning("nothing is shared with version %d, all is written: %s", latest, error)
+            return 0
+        return latest
 
     def _announce(self, attempt: Attempt) -> None:
         """Write `open.json`, then tell the other ranks. May be repeated: the bytes are the same."""

@@ -79,10 +79,14 @@ class FsspecStore:
         return f"{self.url}/{''.join(c if c.isprintable() else ascii(c)[1:-1] for c in shown)}"
 
     @contextlib.contextmanager
-    def client(self, key: str) -> Iterator[tuple[AbstractFileSystem, str]]:
+    def client(self, key: str, *, named: str = "") -> Iterator[tuple[AbstractFileSystem, str]]:
         """fsspec's file system, and what it calls the key. Its errors become wstore's; after a broken
-        connection the next call makes a new one."""
-        url = self.url_of(key)
+        connection the next call makes a new one.
+
+        Args:
+            named: the key that errors name: the target's, where `key` is a temporary one.
+        """
+        url = self.url_of(named or key)
         path = self._path(key, url)
         try:
             with translated(url), self._clients.get().use() as files:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
 import threading
@@ -47,7 +46,7 @@ def publish(store: FsspecStore, key: str, data: memoryview) -> ObjectInfo:
         return _put(store, key, lambda files, path: send(files, path, content))
     temp = _beside(key)
     try:
-        _make(store, temp, content)
+        _make(store, temp, key, content)
         made = _ready(store, temp, key, len(content))
         _move(store, temp, key)
         return made
@@ -67,9 +66,9 @@ def _beside(key: str) -> str:
     return f"{parent}{slash}{new_temp_name().decode()}"
 
 
-def _make(store: FsspecStore, temp: str, content: bytes) -> None:
-    """A new file, with the directories above it."""
-    with store.client(temp) as (files, path):
+def _make(store: FsspecStore, temp: str, key: str, content: bytes) -> None:
+    """A new file beside the target, with the directories above it."""
+    with store.client(temp, named=key) as (files, path):
         parent = path.rpartition("/")[0]
         send = store.protocol.send
         try:
@@ -77,18 +76,36 @@ def _make(store: FsspecStore, temp: str, content: bytes) -> None:
         except OSError:
             if not parent or files.isdir(parent):
                 raise
-            for _ in range(_ATTEMPTS):  # others may make the same directories at this moment
-                with contextlib.suppress(OSError):
-                    files.makedirs(parent, exist_ok=True)
-                    break
+            _require_no_file(files, parent)
+            _make_directories(files, parent)
             send(files, path, content)
+
+
+def _require_no_file(files: AbstractFileSystem, path: str) -> None:
+    """Of this directory and those above it: servers do not say that it is this that is wrong."""
+    while path:
+        if files.isfile(path):
+            raise NotADirectoryError(path)
+        path = path.rpartition("/")[0]
+
+
+def _make_directories(files: AbstractFileSystem, path: str) -> None:
+    for left in reversed(range(_ATTEMPTS)):
+        try:
+            files.makedirs(path, exist_ok=True)
+            return
+        except PermissionError:
+            raise
+        except OSError:  # others may make the same directories at this moment
+            if not left:
+                raise
 
 
 def _ready(store: FsspecStore, temp: str, key: str, size: int) -> ObjectInfo:
     """Check a finished temporary file, and that it can take the target's place: it describes the object
     as that will be."""
     url = store.url_of(key)
-    with store.client(temp) as (files, path):
+    with store.client(temp, named=key) as (files, path):
         made = described(files.info(path), url)
         if made.size != size:
             damaged = IntegrityError(f"{size} bytes were sent, {made.size} are there", url=url)
@@ -99,7 +116,7 @@ def _ready(store: FsspecStore, temp: str, key: str, size: int) -> ObjectInfo:
 
 
 def _move(store: FsspecStore, temp: str, key: str) -> None:
-    with store.client(temp) as (files, path):
+    with store.client(temp, named=key) as (files, path):
         store.protocol.move(files, path, _target(path, temp, key))
 
 
@@ -192,7 +209,7 @@ class SpooledUpload:
         if store.protocol.publish is Publish.RENAME:
             self._temp = _beside(key)
             try:
-                _make(store, self._temp, b"")
+                _make(store, self._temp, key, b"")
             except BaseException:
                 self.abort()
                 raise
@@ -228,7 +245,7 @@ class SpooledUpload:
     def _replace(self, size: int) -> ObjectInfo:
         """Fill the temporary file and rename it, unless an earlier try has renamed it."""
         store, temp, key = self._store, self._temp, self._key
-        with store.client(temp) as (files, path):
+        with store.client(temp, named=key) as (files, path):
             if _present(files, path, self._url) is None:
                 if self._made is None:
                     raise NotFound("the upload was swept", url=self._url)
@@ -279,7 +296,7 @@ def sweep_temps(store: FsspecStore, prefix: str, *, older_than_s: float) -> list
 def _server_time(store: FsspecStore, key: str) -> float:
     probe = _beside(key)
     try:
-        _make(store, probe, b"")
+        _make(store, probe, key, b"")
         with store.client(probe) as (files, path):
             return described(files.info(path), store.url_of(key)).modified.timestamp()
     except WStoreError:

@@ -29,6 +29,8 @@ def copy_object(wire: Wire, source: str, target: str, *, limit: int, piece: int)
         ObjectChanged: the source was replaced meanwhile.
     """
     found = head(wire, source)
+    if source == target:  # services refuse it; the object is what it would become
+        return found
     origin = {
         wire.dialect.copy_source: sigv4.encode_path(wire.bucket, source),
         wire.dialect.copy_match: found.tag,

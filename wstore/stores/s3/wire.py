@@ -46,6 +46,8 @@ _SEND_CHUNK = 1 << 20
 _RECEIVE_CHUNK = 256 << 10
 _POOL_CONNECTIONS = 64
 _MAX_KEY_BYTES = 1024
+# OpenSSL's words, up to 3.1 and since, for an answer that is no TLS.
+_NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +312,11 @@ def translated(url: str, dialect: Dialect) -> Iterator[None]:
     except transport.TimeoutError as error:
         raise StoreTimeout("no byte within the idle timeout", url=url) from error
     except transport.SSLError as error:
-        if isinstance(error.__cause__ or error.args[0], ssl.SSLCertVerificationError):
+        cause = error.__cause__ or error.args[0]
+        if isinstance(cause, ssl.SSLError) and cause.reason in _NO_TLS:
+            text = f"the endpoint answers without TLS: use http://, or check {dialect.endpoint_variable}"
+            raise StoreError(text, url=url) from error
+        if isinstance(cause, ssl.SSLCertVerificationError):
             text = (
                 f"the endpoint's certificate is not trusted ({error}): "
                 f"if you trust its authority, name the authority's PEM file in {dialect.ca_variable}"

@@ -14,7 +14,7 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING
 
-from wstore.errors import InvalidArgument, InvalidPath, StoreError, WStoreError
+from wstore.errors import InvalidArgument, InvalidPath, IsADirectory, StoreError, WStoreError
 from wstore.stores.base import (
     Copy,
     Entry,
@@ -94,6 +94,7 @@ class XmlStore:
 
     def stat(self, key: str) -> ObjectInfo:
         """One HEAD."""
+        self._require_object(key)
         return head(self._wire, key)
 
     def read(
@@ -106,6 +107,7 @@ class XmlStore:
         tag: str | None = None,
     ) -> Read:
         """One GET; a second request only where the first was refused and did not say why."""
+        self._require_object(key)
         if self._plain is not None:
             with contextlib.suppress(NotPlain):
                 return self._read(key, offset, length, buffer, tag, opener=self._plain)
@@ -202,6 +204,10 @@ class XmlStore:
     def wrote(self, key: str, write_id: str) -> bool:
         """One HEAD."""
         return write_id_of(self._wire, key)[0] == write_id
+
+    def _require_object(self, key: str) -> None:
+        if not key:
+            raise IsADirectory("this is the root of a bucket, not an object", url=self.url)
 
     def _mark(self, mark: tuple[str, int]) -> None:
         if len(self._repeats) >= _MAX_REPEATS:
