@@ -309,6 +309,7 @@ def test_interrupt_is_quiet(tmp_path: Path) -> None:
     url = str(tmp_path / "never")
     code = (
         "import os, signal, threading, sys; from wstore.cli import main;"
+        "signal.signal(signal.SIGINT, signal.default_int_handler);"  # a background job ignores it
         "threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start();"
         f"sys.exit(main(['wait', {url!r}]))"
     )

@@ -60,7 +60,11 @@ def test_a_full_standard_output(
 
 
 def test_an_interrupt_while_the_program_loads_is_quiet(tmp_path: Path) -> None:
-    (tmp_path / "typer.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    (tmp_path / "typer.py").write_text(
+        "import signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job ignores it
+        "signal.raise_signal(signal.SIGINT)\n"
+    )
     done = subprocess.run(
         [Path(sys.executable).with_name("wstore"), "ls", "."],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},

@@ -165,6 +165,7 @@ class OnMoto:
             )
 
 
+@pytest.mark.long
 class TestS3OnMoto(OnMoto, Essentials):
     pass
 

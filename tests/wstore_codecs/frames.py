@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 
 from wstore_codecs import dtypes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from _pytest.mark.structures import ParameterSet
 
     from wstore_codecs.dtypes import DType
     from wstore_codecs.tensors import HostArray
@@ -28,6 +31,13 @@ ALL_CODECS = (
 )
 DELTAS = tuple(name for name in ALL_CODECS if name.startswith(("xor", "ulp", "context")))
 DTYPES = tuple(dtypes.DTYPES)
+
+
+def mostly_long(values: Sequence[str], quick: Sequence[str]) -> list[ParameterSet]:
+    """Parameters of which only some are in the quick tier."""
+    return [
+        pytest.param(one, marks=() if one in quick else pytest.mark.long, id=one) for one in values
+    ]
 
 
 def weights(dtype: DType, shape: Sequence[int], seed: int = 0) -> HostArray:

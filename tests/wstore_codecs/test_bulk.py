@@ -65,6 +65,21 @@ def test_cuts_of_engines() -> None:
     }
 
 
+def test_scales_of_quantised_weights_are_a_stream_of_their_own() -> None:
+    """A step changes few fp8 elements and nearly all scales: together, neither would be coded well."""
+    fp8 = dtypes.dtype("F8_E4M3")
+    old = {"w": weights(fp8, (512, 512)), "w.scale_inv": weights(F32, (4, 4))}
+    new = {"w": changed(old["w"], fp8, 0.002), "w.scale_inv": changed(old["w.scale_inv"], F32, 1)}
+    frames = list(encode_state(new, old))
+    assert [[m.block.tensor for m in f.header.unit.members] for f in frames] == [
+        ["w"],
+        ["w.scale_inv"],
+    ]
+    assert frames[0].nbytes < old["w"].nbytes / 50
+    apply(frames, old)
+    assert all(same(old[name], new[name]) for name in new)
+
+
 def test_shards_of_a_trainer() -> None:
     whole = weights(BF16, (600, 300))
     new = changed(whole, BF16, 0.02)

@@ -87,7 +87,9 @@ def test_on_a_server_of_the_users(
     assert len(Root.open(StoragePath(url)).versions()) == 1
 
 
-@pytest.mark.parametrize(("server", "scheme"), [("s3", "s3"), ("gcs", "gs")])
+@pytest.mark.parametrize(
+    ("server", "scheme"), [("s3", "s3"), pytest.param("gcs", "gs", marks=pytest.mark.long)]
+)
 def test_on_a_server_of_its_own(
     server: str, scheme: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

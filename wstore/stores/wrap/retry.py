@@ -150,13 +150,24 @@ class _Patience:
         self._clock = clock
         self._uniform = uniform
         self._failing_since: float | None = None
+        self._failed_at: float | None = None
         self._failures = 0
         self._told = False
 
     def pause(self, call: Call, error: errors.WStoreError) -> None:
         """Wait before the next attempt; raises `error` when that would begin after the deadline."""
         policy, now = self._policy, self._clock()
-        if isinstance(error, errors.BodyCut) and error.read is not None and len(error.read.data):
+        moved = (
+            isinstance(error, errors.BodyCut)
+            and error.read is not None
+            and len(error.read.data) > 0
+        )
+        # A body that stands still again and again is not moving on, unless it moved for long before.
+        stood = isinstance(error, errors.BodyStalled) and (
+            self._failed_at is None or now - self._failed_at < 2 * policy.deadline_s
+        )
+        self._failed_at = now
+        if moved and not stood:
             # It moves on: no reason to slow down or to lose patience.
             self._failing_since, self._failures = now, 0
         if self._failing_since is None:
