@@ -109,8 +109,6 @@ class Listing:
 
     def changes(self, body: memoryview, base: Bits | None, size: int, dtype: DType) -> Changes:
         """What the body lists. Raises IntegrityError when it is no list for such a block."""
-        if body.nbytes > size * dtype.itemsize:
-            raise IntegrityError(f"{self.spec}: a body of {body.nbytes} bytes for {size} elements")
         dense = self._dense(body, size, dtype)
         if dense is not None:
             places = _not_zero(dense)
