@@ -98,6 +98,10 @@ class IntegrityError(WStoreError, ValueError):
     """Bytes that do not match their hash, or a document that does not parse as what it claims."""
 
 
+class StateLost(IntegrityError):
+    """Memory that was being changed could not be brought back to what it was: load the weights again."""
+
+
 class UnalignedSlice(WStoreError, ValueError):
     """A delta of a block cannot be applied to the part of the block that is held."""
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wstore.errors import IntegrityError, InvalidArgument
+from wstore.errors import IntegrityError, InvalidArgument, StateLost
 from wstore_codecs import base as registry
 from wstore_codecs import tensors
 from wstore_codecs.base import SparseCodec
@@ -32,7 +32,7 @@ from wstore_codecs.targets import Held, HostTarget, held_whole, locate
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, MutableMapping, Sequence
 
     from wstore_codecs.block import Block
     from wstore_codecs.cutting import Unit
@@ -79,6 +79,8 @@ def apply(
     slices: MutableMapping[Unit, SliceProof] | None = None,
     threads: int = 1,
     journal: Journal | None = None,
+    checked: Container[Unit] = (),
+    confirm: Callable[[], None] | None = None,
 ) -> Applied:
     """Bring the arrays of a state to the version that the frames lead to, in place, or change nothing.
 
@@ -88,6 +90,10 @@ def apply(
         slices: proofs of units that are held in part only (`slices.slice_proof`); brought up to date.
         threads: how many blocks at once; each takes at most 4 blocks of memory beside the journal.
         journal: where undo goes; by default 256 MiB of memory and no file.
+        checked: units that `check_bases` has found to be the base since they were last written; they are
+            not checked again. Were one changed meanwhile, its result would show it.
+        confirm: called once all is written and proven; when it raises, all is taken back. Where several
+            processes apply together, it is where they agree.
 
     Raises:
         InvalidArgument: a frame that does not fit the state, two frames that touch the same elements or
@@ -96,8 +102,29 @@ def apply(
             a version that is missing in between, a result that is not what was encoded.
         UnalignedSlice: a block that is held in part, with a `context` frame or without a proof.
         NoSpace: undo does not fit the journal.
+        StateLost: something failed, and so did taking it back.
     """
-    return _apply(frames, state, slices, threads, journal or Journal())
+    return _apply(frames, state, slices, threads, journal or Journal(), checked, confirm)
+
+
+def check_bases(
+    frames: Iterable[Frame],
+    state: State,
+    *,
+    slices: Mapping[Unit, SliceProof] | None = None,
+    threads: int = 1,
+) -> set[Unit]:
+    """Check all that `apply` checks before it writes, and write nothing: for while the state is in use.
+
+    Returns:
+        The units that are the base of their frames, for `apply(checked=)`.
+
+    Raises:
+        As `apply`, but NoSpace.
+    """
+    jobs = _jobs(frames, state, slices or {})
+    shielded(lambda stop: each(jobs, _check_base, threads, stop))
+    return {job.chain.unit for job in jobs}
 
 
 def apply_to_copies(
@@ -126,7 +153,7 @@ def apply_to_copies(
         else:
             copies[name] = fresh[name] = tensors.copied(entry, name=name)
     proofs = dict(slices or {})
-    _apply(frames, fresh, proofs, threads, None)
+    _apply(frames, fresh, proofs, threads, None, (), None)
     if slices is not None:
         slices.update(proofs)
     return copies
@@ -138,17 +165,20 @@ def _apply(
     slices: MutableMapping[Unit, SliceProof] | None,
     threads: int,
     journal: Journal | None,
+    checked: Container[Unit],
+    confirm: Callable[[], None] | None,
 ) -> Applied:
     """As `apply`; without a journal nothing is taken back after a failure."""
-    planned = [_plan(chain, state, slices or {}) for chain in _chains(frames)]
-    jobs = [one for one in planned if one is not None]
-    _check_memory(jobs)
+    jobs = _jobs(frames, state, slices or {})
+    unchecked = [job for job in jobs if job.chain.unit not in checked]
     report = _report(jobs)
 
     def work(stop: threading.Event) -> None:
-        each(jobs, _check_base, threads, stop)
+        each(unchecked, _check_base, threads, stop)
         try:
             each(jobs, lambda one: _run(one, keeper), threads, stop)
+            if confirm is not None:
+                confirm()
         except BaseException:
             if keeper is not None:
                 _take_all_back(jobs)
@@ -159,6 +189,13 @@ def _apply(
     with nullcontext() if journal is None else journal.open([job.undo for job in jobs]) as keeper:
         shielded(work)
     return report
+
+
+def _jobs(frames: Iterable[Frame], state: State, slices: Mapping[Unit, SliceProof]) -> list[_Work]:
+    planned = [_plan(chain, state, slices) for chain in _chains(frames)]
+    jobs = [one for one in planned if one is not None]
+    _check_memory(jobs)
+    return jobs
 
 
 def _slice_proofs(jobs: Sequence[_Work]) -> dict[Unit, SliceProof]:
@@ -308,7 +345,7 @@ def _take_all_back(jobs: Sequence[_Work]) -> None:
         except BaseException as error:  # noqa: BLE001
             lost.append(error)
     if lost:
-        raise IntegrityError(
+        raise StateLost(
             f"an apply failed, and so did putting back {len(lost)} of the old blocks: reload the weights "
             f"({lost[0]})"
         ) from lost[0]

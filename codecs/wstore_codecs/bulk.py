@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from wstore.errors import InvalidArgument
 from wstore_codecs import tensors
@@ -17,7 +17,7 @@ from wstore_codecs.frame import encode_unit
 from wstore_codecs.targets import as_held
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
     from wstore_codecs.cutting import Unit
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from wstore_codecs.tensors import Array
 
     Cuts = Mapping[str, Sequence[Iterable[int]]]
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def plan_state(state: State, *, cuts: Cuts | None = None) -> list[Unit]:
@@ -83,20 +86,30 @@ def encode_state(
     units = plan_state(new, cuts=cuts)
 
     def one(unit: Unit) -> Frame:
-        old = None if base is None else _views(unit, base)
+        old = None if base is None else member_views(unit, base)
         proof = known.get(unit)
         return encode_unit(
-            unit, _views(unit, new), old, codec=codec, base_proof=proof, digests=digests
+            unit, member_views(unit, new), old, codec=codec, base_proof=proof, digests=digests
         )
 
+    yield from in_order(one, units, threads=threads)
+
+
+def in_order(
+    work: Callable[[T], R], items: Iterable[T], *, threads: int
+) -> Generator[R, None, None]:
+    """What `work` makes of each item, in their order, `threads` of them at once.
+
+    At most `threads` + 1 results are under way or wait to be taken. Close the iterator to stop.
+    """
     if threads <= 1:
-        yield from map(one, units)
+        yield from map(work, items)
         return
-    waiting: deque[Future[Frame]] = deque()
-    pool = ThreadPoolExecutor(threads, "wstore-encode")
+    waiting: deque[Future[R]] = deque()
+    pool = ThreadPoolExecutor(threads, "wstore-codec")
     try:
-        for unit in units:
-            waiting.append(pool.submit(one, unit))
+        for item in items:
+            waiting.append(pool.submit(work, item))
             if len(waiting) > threads:
                 yield waiting.popleft().result()
         while waiting:
@@ -105,18 +118,23 @@ def encode_state(
         pool.shutdown(cancel_futures=True)
 
 
-def _views(unit: Unit, state: State) -> list[Array]:
+def member_views(unit: Unit, state: State) -> list[Array]:
+    """The arrays of a unit's members in a state that holds all of them: views, one a member.
+
+    Raises:
+        InvalidArgument: a tensor is missing, has another shape, or is held only in part.
+    """
     views = []
     for member in unit.members:
         name = member.block.tensor
         entry = state.get(name)
         if entry is None:
-            raise InvalidArgument(f"the base has no tensor {name!r}")
+            raise InvalidArgument(f"tensor {name!r} is missing")
         held = as_held(entry, name=name)
         have = Block(name, tuple(held.origin), tensors.describe(held.array, name=name).shape)
         if tuple(held.shape) != member.shape or not have.contains(member.block):
             raise InvalidArgument(
-                f"tensor {name!r}: the base holds {have} of {tuple(held.shape)}, not {member.block}"
+                f"tensor {name!r}: {have} of {tuple(held.shape)} is held, not {member.block}"
             )
         views.append(tensors.box_view(held.array, have.local(member.block)))
     return views

@@ -183,7 +183,9 @@ def digest_each(bits: Bits, sizes: Sequence[int]) -> list[TensorDigest]:
         bits: 1-d, the tensors' elements one behind the other.
         sizes: elements of each tensor, at least 1; they add up to `bits.size`.
     """
-    return [TensorDigest(lanes) for lanes in lanes_of_each(bits, sizes)] if sizes else []
+    filled = [size for size in sizes if size]
+    lanes = iter(lanes_of_each(bits, filled) if filled else ())
+    return [TensorDigest(next(lanes)) if size else TensorDigest() for size in sizes]
 
 
 def _engine(bits: Bits) -> Callable[[Bits, IndexMap, int], tuple[int, int]]:

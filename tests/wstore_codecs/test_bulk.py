@@ -93,7 +93,7 @@ def test_shards_of_a_trainer() -> None:
 
 def test_a_base_that_lacks_something() -> None:
     state = {"w": weights(BF16, (600, 300))}
-    with pytest.raises(InvalidArgument, match="the base has no tensor 'w'"):
+    with pytest.raises(InvalidArgument, match="tensor 'w' is missing"):
         list(encode_state(state, {}))
     with pytest.raises(InvalidArgument, match="not Block"):
         list(encode_state(state, {"w": Held(state["w"][:100], (600, 300), (0, 0))}))

@@ -52,3 +52,7 @@ class DifferentRoots(RootError, ValueError):
 
 class MirrorsFailed(RootError, OSError):
     """No mirror could serve what was asked; the message names each URL and its cause."""
+
+
+class GroupFailed(RootError):
+    """The ranks of an engine do not agree, or one did not answer. Each that raises this applied nothing."""

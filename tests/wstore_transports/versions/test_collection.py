@@ -13,10 +13,11 @@ from wstore.path import StoragePath
 from wstore.stores.wrap.base import Call, Wrapper
 from wstore_transports.errors import VersionGone
 from wstore_transports.versions import Retention, Root, collect, plan_gc
-from wstore_transports.versions.documents import Floor, ObjectRef, Standing, Weights
+from wstore_transports.versions.documents import Anchor, Floor, ObjectRef, Standing, Weights
 from wstore_transports.versions.garbage import find_garbage
 from wstore_transports.versions.log import stand
 from wstore_transports.versions.retention import decide
+from wstore_transports.versions.standing import LogState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +48,19 @@ def weights(number: int, base: int, anchors: int) -> Weights:
     )
 
 
+def anchor(number: int, version: int, anchors: int) -> Anchor:
+    return Anchor(
+        root="0" * 32,
+        number=number,
+        prev="0" * 32,
+        after=Standing(anchors=anchors),
+        version=version,
+        epoch=1,
+        manifest=ObjectRef(name="data/m", size=1, hash="0" * 32),
+        nbytes=1,
+    )
+
+
 # Two anchors and the deltas that build on them: 2 <- 3 <- 4, 5 <- 6 <- 7.
 CHAIN = {
     n: weights(n, base, anchors)
@@ -67,9 +81,30 @@ CHAIN = {
     ],
 )
 def test_what_stays(retention: Retention, leased: list[int] | None, stays: list[int]) -> None:
-    fates = decide(CHAIN, retention, leased)
+    fates = decide(LogState(7, Standing(), CHAIN, {}), retention, leased)
     assert [fate.number for fate in fates if fate.stays] == stays
     assert all(fate.reason for fate in fates)
+
+
+@pytest.mark.parametrize(
+    ("retention", "leased", "stays"),
+    [
+        (Retention(1), [], [6, 7]),
+        (Retention(2), [], [6, 7]),
+        (Retention(3), [], [3, 4, 5, 6, 7]),
+        (Retention(1), [4], [3, 4, 6, 7]),
+        (Retention(1, keep_every_anchor=1), [], [2, 3, 6, 7]),
+        (Retention(1, keep_every_anchor=2), [], [2, 6, 7]),
+    ],
+)
+def test_a_chain_ends_at_a_version_that_got_an_anchor(
+    retention: Retention, leased: list[int], stays: list[int]
+) -> None:
+    """2 <- 3 <- 4 <- 5 <- 6 <- 7, where 3 and 6 got whole weights later."""
+    chain = {n: weights(n, 0 if n == 2 else n - 1, 1) for n in range(2, 8)}
+    anchors = {3: anchor(13, 3, anchors=2), 6: anchor(16, 6, anchors=3)}
+    fates = decide(LogState(20, Standing(), chain, anchors), retention, leased)
+    assert [fate.number for fate in fates if fate.stays] == stays
 
 
 @pytest.mark.parametrize(

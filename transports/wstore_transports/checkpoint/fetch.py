@@ -11,6 +11,8 @@ import xxhash
 from wstore.errors import IntegrityError
 from wstore.progress import Tally
 from wstore.transfer import run_parallel
+from wstore_codecs.block import Block
+from wstore_codecs.frame import Frame, decode_unit
 from wstore_transports.checkpoint.placement import MAX_BLOCK_BYTES, cut_blocks
 from wstore_transports.versions.block_source import touched
 
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 
     from wstore.path import StoragePath
     from wstore.progress import Progress
-    from wstore_codecs.block import Block
     from wstore_transports.checkpoint.targets import Target
     from wstore_transports.versions import documents
     from wstore_transports.versions.copies import Copies
@@ -42,6 +43,7 @@ class Fetch:
         object: index into the manifest's objects.
         offset, nbytes: where in the object.
         hash: xxh3-128 of its bytes; "" when nobody recorded one.
+        framed: whether the bytes are a codec frame, which may hold further blocks.
         place: the target's memory for all of it; None when it must be staged and copied.
     """
 
@@ -51,6 +53,7 @@ class Fetch:
     offset: int
     nbytes: int
     hash: str
+    framed: bool
     place: memoryview | None
 
 
@@ -67,6 +70,12 @@ class Request:
     def place(self) -> memoryview | None:
         """Memory of a target that takes the whole reply, else None."""
         return self.fetches[0].place if len(self.fetches) == 1 else None
+
+    @property
+    def memory(self) -> int:
+        """Bytes that carrying it out takes: the reply, and the largest frame decoded."""
+        decoded = (f.box.size * f.target.itemsize for f in self.fetches if f.framed)
+        return self.nbytes + max(decoded, default=0)
 
 
 def plan(targets: Sequence[Target]) -> list[Request]:
@@ -94,9 +103,10 @@ def plan(targets: Sequence[Target]) -> list[Request]:
 def _fetches(target: Target) -> Iterator[Fetch]:
     covered = 0
     for stored, box, common in touched(target.tensor, target.box):
-        if stored.encoding != "flat" or stored.nbytes != box.size * target.itemsize:
+        flat = stored.encoding == "flat" and stored.nbytes == box.size * target.itemsize
+        if not flat and stored.encoding != "frame":
             raise IntegrityError(
-                f"tensor {target.name!r}: block at {box.origin} is not plain bytes"
+                f"tensor {target.name!r}: block at {box.origin} is neither plain bytes nor a frame"
             )
         covered += common
         yield from _cut(target, box, stored)
@@ -110,14 +120,15 @@ def _cut(target: Target, box: Block, stored: documents.Block) -> Iterator[Fetch]
     """The block; what has no hash can be cut further, so less is read and staged."""
     offset = stored.offset
     if stored.hash:
-        place = target.place(box)
-        yield Fetch(target, box, stored.object, offset, stored.nbytes, stored.hash, place)
+        framed = stored.encoding == "frame"
+        place = None if framed else target.place(box)
+        yield Fetch(target, box, stored.object, offset, stored.nbytes, stored.hash, framed, place)
         return
     for part in cut_blocks(box, target.itemsize):
         nbytes = part.size * target.itemsize
         if target.box.clip(part) is not None:
             place = target.place(part)
-            yield Fetch(target, part, stored.object, offset, nbytes, "", place)
+            yield Fetch(target, part, stored.object, offset, nbytes, "", False, place)
         offset += nbytes
 
 
@@ -178,7 +189,7 @@ class Fetcher:
     def _each(self, requests: Sequence[Request], work: Callable[[Request], None]) -> None:
         if not requests:
             return
-        largest = max(request.nbytes for request in requests)
+        largest = max(request.memory for request in requests)
         most = self._objects[requests[0].object].concurrency
         counter = Tally(self._progress, sum(request.nbytes for request in requests))
 
@@ -212,7 +223,11 @@ class Fetcher:
             )
         if not self._verify:
             return
+        checked = -1
         for fetch in request.fetches:
+            if fetch.framed and fetch.offset == checked:
+                continue  # the members of a group share its frame
+            checked = fetch.offset
             data = _part(request, fetch, memory)
             if fetch.hash and xxhash.xxh3_128_hexdigest(data) != fetch.hash:
                 raise IntegrityError(
@@ -223,9 +238,45 @@ class Fetcher:
 
 
 def put(request: Request, data: memoryview) -> None:
-    """Copy a staged reply into the targets."""
+    """Copy a staged reply into the targets; frames are decoded, each once.
+
+    Raises:
+        IntegrityError: a frame that is damaged, or holds something else than the manifest says.
+    """
+    framed: list[Fetch] = []
     for fetch in request.fetches:
-        fetch.target.put(fetch.box, _part(request, fetch, data))
+        if framed and (not fetch.framed or fetch.offset != framed[0].offset):
+            _put_frame(request, framed, data)
+            framed = []
+        if fetch.framed:
+            framed.append(fetch)
+        else:
+            fetch.target.put(fetch.box, _part(request, fetch, data))
+    if framed:
+        _put_frame(request, framed, data)
+
+
+def _put_frame(request: Request, fetches: Sequence[Fetch], data: memoryview) -> None:
+    frame = Frame.parse(_part(request, fetches[0], data))
+    unit = frame.header.unit
+    name = fetches[0].target.name
+    if frame.header.base is not None:
+        raise IntegrityError(
+            f"tensor {name!r}: its frame is a delta, where whole weights should be"
+        )
+    arrays = zip(unit.members, decode_unit(frame), strict=True)
+    members = {member.block: (member.shape, array) for member, array in arrays}
+    for fetch in fetches:
+        target = fetch.target
+        shape, array = members.get(
+            Block(target.name, fetch.box.origin, fetch.box.extent), ((), None)
+        )
+        kind = (unit.dtype.name, list(shape))
+        if array is None or kind != (target.tensor.dtype, target.tensor.shape):
+            raise IntegrityError(
+                f"tensor {target.name!r}: its frame holds something else than the manifest says"
+            )
+        target.put(fetch.box, array.reshape(-1).view(np.uint8).data)
 
 
 def _part(request: Request, fetch: Fetch, data: memoryview) -> memoryview:

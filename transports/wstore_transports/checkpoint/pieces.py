@@ -11,6 +11,7 @@ import numpy as np
 from wstore.errors import InvalidArgument
 from wstore_codecs import tensors as arrays
 from wstore_codecs.block import Block
+from wstore_transports.checkpoint.dtensors import is_dtensor, local_box
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
@@ -64,6 +65,11 @@ class Piece:
         """Bytes of the array's elements."""
         return self.box.size * self.dtype.itemsize
 
+    def named(self, name: str) -> Piece:
+        """The same elements under another name."""
+        box = Block(name, self.box.origin, self.box.extent)
+        return Piece(name, self.array, self.dtype, self.shape, box)
+
     @property
     def whole(self) -> bool:
         """Whether this is all of the tensor."""
@@ -89,36 +95,70 @@ class Inventory:
 
 
 Tensors = Mapping[str, "Array | Shard"]
-"""What a rank may hand in, by tensor name."""
+"""What a rank may hand in, by tensor name. An array may be a torch DTensor: it is this rank's `Shard`."""
+
+
+class Collector:
+    """Checks what a rank hands in, one name after the other, and finds tied weights.
+
+    The arrays must live, unchanged in their memory, until the last is added: that is how two names of one
+    memory are told from memory that was used again.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: list[Piece] = []
+        self._aliases: dict[str, str] = {}
+        self._first: dict[Hashable, str] = {}
+        self._seen: set[str] = set()
+
+    def add(self, name: str, value: Array | Shard) -> Piece | None:
+        """The piece to write, or None where this memory has been added under another name.
+
+        Raises:
+            InvalidArgument: a name that comes twice, is empty, too long or no text; an array that weights
+                cannot be stored as; a shard outside its tensor; a DTensor that holds no box of it. Names
+                the tensor; nothing was added.
+        """
+        if name in self._seen:
+            raise InvalidArgument(f"tensor {name!r} is given twice")
+        piece = piece_of(name, value)
+        key = (piece.shape, piece.box.origin, arrays.alias_key(piece.array, name=name))
+        self._seen.add(name)
+        if piece.box.size and key in self._first:
+            self._aliases[name] = self._first[key]
+            return None
+        self._first[key] = name
+        self._pieces.append(piece)
+        return piece
+
+    def inventory(self) -> Inventory:
+        """All that was added so far."""
+        return Inventory(tuple(self._pieces), dict(self._aliases))
 
 
 def collect(tensors: Tensors | Iterable[tuple[str, Array | Shard]]) -> Inventory:
     """Check the arrays and find those that are one and the same memory (tied weights).
 
     Raises:
-        InvalidArgument: a name that comes twice, is empty, too long or no text; an array that weights
-            cannot be stored as; a shard outside its tensor. Names the tensor.
+        InvalidArgument: as `Collector.add`.
     """
-    pairs = tensors.items() if isinstance(tensors, Mapping) else tensors
-    pieces: list[Piece] = []
-    aliases: dict[str, str] = {}
-    first: dict[Hashable, str] = {}
-    seen: set[str] = set()
-    for name, value in pairs:
-        _check_name(name)
-        if name in seen:
-            raise InvalidArgument(f"tensor {name!r} is given twice")
-        seen.add(name)
-        array = _held(value.array if isinstance(value, Shard) else value)
-        info = arrays.describe(array, name=name)
-        piece = _piece(name, value, array, info)
-        key = (piece.shape, piece.box.origin, arrays.alias_key(array, name=name, info=info))
-        if piece.box.size and key in first:
-            aliases[name] = first[key]
-        else:
-            first[key] = name
-            pieces.append(piece)
-    return Inventory(tuple(pieces), aliases)
+    collector = Collector()
+    for name, value in tensors.items() if isinstance(tensors, Mapping) else tensors:
+        collector.add(name, value)
+    return collector.inventory()
+
+
+def piece_of(name: str, value: Array | Shard) -> Piece:
+    """What a rank hands in under a name, checked.
+
+    Raises:
+        InvalidArgument: as `Collector.add`, but for names that come twice.
+    """
+    _check_name(name)
+    if is_dtensor(value):
+        value = Shard(*local_box(name, value))
+    array = _held(value.array if isinstance(value, Shard) else value)
+    return _piece(name, value, array, arrays.describe(array, name=name))
 
 
 def _piece(name: str, value: Array | Shard, array: Array, info: TensorInfo) -> Piece:

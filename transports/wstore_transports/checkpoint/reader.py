@@ -331,7 +331,7 @@ def _targets(
         tensor = snapshot.tensor(name)
         shape = tuple(tensor.shape)
         cut = (
-            _box(have[name], shape, boxes[name])
+            box_of(have[name], shape, boxes[name])
             if name in boxes
             else Block.whole(have[name], shape)
         )
@@ -346,7 +346,8 @@ def _targets(
     return list(targets.values()), result
 
 
-def _box(name: str, shape: tuple[int, ...], cut: tuple[slice, ...]) -> Block:
+def box_of(name: str, shape: tuple[int, ...], cut: tuple[slice, ...]) -> Block:
+    """The box that slices (step 1, missing ones whole) cut from a tensor. Raises InvalidArgument."""
     if len(cut) > len(shape) or any(part.step not in (None, 1) for part in cut):
         raise InvalidArgument(
             f"tensor {name!r}: {cut} is not a box of shape {shape}: at most one slice a dimension, step 1"

@@ -14,13 +14,13 @@ from wstore_transports.checkpoint.contribution import Contribution
 from wstore_transports.checkpoint.extra_files import FILE_KEY, check_file
 from wstore_transports.checkpoint.file_stream import FileStream
 from wstore_transports.checkpoint.index import write_index
-from wstore_transports.checkpoint.janitor import Janitor
 from wstore_transports.checkpoint.pieces import collect
 from wstore_transports.checkpoint.placement import MAX_FILE_BYTES, plan_files
 from wstore_transports.checkpoint.shared_objects import SharedObjects
 from wstore_transports.checkpoint.sharing import plan_sharing
 from wstore_transports.errors import VersionGone
-from wstore_transports.versions import Retention, Root
+from wstore_transports.versions import Retention, enter
+from wstore_transports.versions.janitor import Janitor
 
 if TYPE_CHECKING:
     import threading
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from wstore.progress import Progress
     from wstore_codecs.tensors import Array
     from wstore_transports.checkpoint.pieces import Inventory, Piece, Shard, Tensors
-    from wstore_transports.versions import Attempt, PublishSession, Version
+    from wstore_transports.versions import Attempt, Version
     from wstore_transports.versions.documents import Manifest
 
 _log = logging.getLogger("wstore.checkpoint")
@@ -102,19 +102,15 @@ class CheckpointWriter:
             InvalidArgument: values that do not fit together. NewerFormat, IntegrityError, AccessDenied:
                 of the root.
         """
-        if not 0 <= rank < world_size:
-            raise InvalidArgument(f"rank {rank} is not one of {world_size} ranks")
-        if world_size > 1 and not launch:
-            raise InvalidArgument(
-                "several ranks need `launch`: a text that all of them share and no earlier start had"
-            )
         if max_file_bytes < 1:
             raise InvalidArgument(f"max_file_bytes={max_file_bytes}: at least 1")
         retention = None if keep is None else Retention(keep_last=keep)
         self._timeout_s = timeout_s
         self._max_file_bytes = max_file_bytes
         path = root if isinstance(root, StoragePath) else StoragePath(root)
-        self.root, self._session = _enter(path, rank, world_size, run, launch, timeout_s)
+        self.root, self._session = enter(
+            path, rank=rank, ranks=world_size, run=run, launch=launch, timeout_s=timeout_s
+        )
         self._objects = SharedObjects(self.root)
         self._janitor: Janitor | None = None
         if rank == 0:
@@ -265,23 +261,6 @@ class CheckpointWriter:
                 raise
             given.add_written(name, stream)
             self._objects.wrote(attempt.object_name(name))
-
-
-def _enter(
-    path: StoragePath, rank: int, world_size: int, run: str, launch: str, timeout_s: float
-) -> tuple[Root, PublishSession]:
-    if rank == 0:
-        root = Root.create(path)
-        return root, root.begin_session(run, ranks=world_size, launch=launch)
-    root = _await_root(path, timeout_s)
-    session = root.join_session(run, rank=rank, ranks=world_size, launch=launch, timeout=timeout_s)
-    return root, session
-
-
-def _await_root(path: StoragePath, timeout_s: float) -> Root:
-    """The root that rank 0 makes, once it is there."""
-    (path / "wstore.json").wait(timeout_s)
-    return Root.open(path)
 
 
 def _base(attempt: Attempt) -> Manifest | None:

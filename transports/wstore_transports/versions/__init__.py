@@ -8,6 +8,7 @@ from wstore_transports.versions.attempt import Attempt, Outcome
 from wstore_transports.versions.block_source import BlockSource, Run
 from wstore_transports.versions.collection import GcPlan, GcReport, collect, plan_gc
 from wstore_transports.versions.documents import Block, Manifest, ObjectRef, Spec, Tensor
+from wstore_transports.versions.entering import enter
 from wstore_transports.versions.leases import Lease
 from wstore_transports.versions.log import Log
 from wstore_transports.versions.mirrors import Mirrors
@@ -37,5 +38,6 @@ __all__ = [
     "Tensor",
     "Version",
     "collect",
+    "enter",
     "plan_gc",
 ]

@@ -59,6 +59,7 @@ class Attempt:
     Attributes:
         opened: what `open.json` says: step, kind, base, ranks, inventory, shares.
         rank: this process's.
+        name: of the attempt's directory, relative to the root.
         directory: where the attempt's objects live.
     """
 
@@ -66,15 +67,16 @@ class Attempt:
         self, place: Place, opened: Open, *, rank: int, previous: Version | None = None
     ) -> None:
         self._place = place
-        self._name = layout.AttemptName(opened.run, opened.wanted, opened.attempt).directory
+        self.name = layout.AttemptName(opened.run, opened.wanted, opened.attempt).directory
         self._scanned = opened.wanted - 1
         self._outcome: Outcome | None = None
         self._merged: Manifest | None = None
+        self._done: Done | None = None
         self._previous = previous
         self._lock = threading.RLock()
         self.opened = opened
         self.rank = rank
-        self.directory = place.path / self._name
+        self.directory = place.path / self.name
 
     # Writing
 
@@ -90,14 +92,18 @@ class Attempt:
     def object_name(self, name: str) -> str:
         """The object's name relative to the root, for `ObjectRef.name`. Raises as `path`."""
         mine = name.startswith(layout.own_prefix(self.rank)) and "/" not in name
-        marker = name in (layout.done_name(self.rank), layout.rank_abort_name(self.rank))
+        marker = name in (
+            layout.done_name(self.rank),
+            layout.rank_abort_name(self.rank),
+            layout.anchor_done_name(self.rank),
+        )
         if not mine or marker:
             raise InvalidArgument(
                 f"object {name!r}: rank {self.rank} writes names that start with "
                 f"{layout.own_prefix(self.rank)!r} and are not its markers",
                 url=self.directory.url,
             )
-        return layout.check_object_name(f"{self._name}/{name}")
+        return layout.check_object_name(f"{self.name}/{name}")
 
     def shared(self) -> Manifest | None:
         """The manifest of the version whose objects may be named instead of written again, if any.
@@ -131,24 +137,31 @@ class Attempt:
         Raises:
             IntegrityError: an object, own or shared, is not there with its size. Nothing was written.
         """
-        in_parallel(self._check_there, objects)
-        marker = Done(
-            root=self._place.root_id,
-            attempt=self.opened.attempt,
-            rank=self.rank,
-            objects=objects,
-            tensors=tensors,
-            aliases=aliases or {},
-            metadata=metadata or {},
+        self._done = self.mark(
+            layout.done_name(self.rank),
+            Done(
+                root=self._place.root_id,
+                attempt=self.opened.attempt,
+                rank=self.rank,
+                objects=objects,
+                tensors=tensors,
+                aliases=aliases or {},
+                metadata=metadata or {},
+            ),
         )
-        (self.directory / layout.done_name(self.rank)).write_file(seal(marker))
+
+    def mark(self, name: str, marker: Done) -> Done:
+        """Write a marker once each object that it lists was seen there. Raises as `done`."""
+        in_parallel(self._check_there, marker.objects)
+        (self.directory / name).write_file(seal(marker))
+        return marker
 
     def _check_there(self, ref: ObjectRef) -> None:
         path = self._place.object(ref.name)
         try:
             size = path.stat().size
         except NotFound as error:
-            own = ref.name.startswith(self._name + "/")
+            own = ref.name.startswith(self.name + "/")
             what = "was never written" if own else "of an earlier version is missing"
             raise IntegrityError(f"this object {what}", url=path.url) from error
         if size != ref.size:
@@ -231,9 +244,9 @@ class Attempt:
 
     def _commit(self, poll: Poll) -> None:
         try:
-            dones = gather(self.directory, self.opened, poll, self._check_open)
+            dones = gather(self.directory, self.opened, poll, self._check_open, own=self._done)
             shared = self.shared() if self._any_shared(dones) else None
-            merged = merge(self.opened, dones, directory=self._name, shared=shared)
+            merged = merge(self.opened, dones, directory=self.name, shared=shared)
         except (AttemptAborted, IntegrityError, InvalidArgument, InvalidPath) as error:
             self.abort(str(error))
             if isinstance(error, AttemptAborted):
@@ -241,13 +254,13 @@ class Attempt:
             raise AttemptAborted(str(error), url=self.directory.url) from error
         data = seal(merged.manifest)
         (self.directory / layout.MANIFEST).write_file(data)
-        ref = ObjectRef(name=f"{self._name}/{layout.MANIFEST}", size=len(data), hash=hash_of(data))
+        ref = ObjectRef(name=f"{self.name}/{layout.MANIFEST}", size=len(data), hash=hash_of(data))
         self._merged = merged.manifest
         with self._lock:
             self._append(lambda tip: self._draft_weights(tip, merged, ref))
 
     def _any_shared(self, dones: list[Done]) -> bool:
-        own = self._name + "/"
+        own = self.name + "/"
         return any(not ref.name.startswith(own) for done in dones for ref in done.objects)
 
     def _append(self, draft: Callable[[Tip], Record]) -> None:

@@ -89,7 +89,7 @@ def plan_gc(root: Root, retention: Retention) -> GcPlan:
     require_whole(place)
     leases, _ = LeaseWatch(place).look()
     state = place.log.state()
-    fates = decide(state.versions, retention, _leased(leases))
+    fates = decide(state, retention, _leased(leases))
     stays = {fate.number: state.versions[fate.number] for fate in fates if fate.stays}
     return GcPlan(tuple(fates), tuple(find_garbage(place, stays, state.standing, protected={})))
 
@@ -121,7 +121,7 @@ def collect(
     require_whole(place)
     watch = LeaseWatch(place)
     leases, _ = watch.look()
-    fates = decide(place.log.state().versions, retention, _leased(leases))
+    fates = decide(place.log.state(), retention, _leased(leases))
     if _only_leased(fates):
         pause(place.lease_s)
         leases, _ = watch.look()
@@ -162,17 +162,25 @@ def _append_floor(
 
     def draft(tip: Tip) -> Floor:
         nonlocal fates
-        versions = place.log.state_at(tip).versions
-        fates = decide(versions, retention, _leased(leases))
+        state = place.log.state_at(tip)
+        versions = state.versions
+        fates = decide(state, retention, _leased(leases))
         going = [fate.number for fate in fates if not fate.stays]
         if not going:
             raise _NothingGoes
         above = min(number for number in versions if number > going[-1])
         floor = max(tip.standing.floor, above)
         keep = [fate.number for fate in fates if fate.stays and fate.number < floor]
+        anchors = (state.anchors[number] for number in keep if number in state.anchors)
         root, number, prev = place.log.base_fields(tip)
         record = Floor(
-            root=root, number=number, prev=prev, after=tip.standing, floor=floor, keep=keep
+            root=root,
+            number=number,
+            prev=prev,
+            after=tip.standing,
+            floor=floor,
+            keep=keep,
+            anchors=sorted(anchor.number for anchor in anchors if anchor.number < floor),
         )
         return stand(tip, record)
 

@@ -80,8 +80,10 @@ class Standing(Struct, frozen=True, kw_only=True):
         finished: number of the newest weights, abort or fence record; an attempt of the current epoch
             that wanted a number up to this one is over.
         latest: the newest version, 0 for none.
-        anchor: the newest version of kind "full", 0 for none.
-        anchors: how many versions of kind "full" there were up to here.
+        anchor: the newest version with whole weights, of kind "full" or with an anchor record; 0 for none.
+        anchored_at: number of the record that says where those are: the version's own, or the anchor
+            record; 0 for none.
+        anchors: how many versions got whole weights up to here.
         floor: versions below it are gone, unless the newest floor record keeps them.
         floored_at: number of that floor record, 0 for none.
         ended: the current publisher said that no version will follow.
@@ -91,6 +93,7 @@ class Standing(Struct, frozen=True, kw_only=True):
     finished: Number = 0
     latest: Number = 0
     anchor: Number = 0
+    anchored_at: Number = 0
     anchors: Number = 0
     floor: Number = 0
     floored_at: Number = 0
@@ -121,8 +124,8 @@ class Weights(RecordBase, frozen=True, kw_only=True, tag="log.weights"):
         attempt: the attempt that made it.
         epoch: the session that made it.
         step: the trainer's label; may repeat or fall.
-        kind: "full" (an anchor) or "delta".
-        base: the version a delta applies to; 0 for an anchor.
+        kind: "full" (whole weights: an anchor from the start) or "delta".
+        base: the version a delta applies to; 0 for a full one.
         refs: versions whose objects this version's manifest names besides its own.
         digest: the model digest, see `wstore_codecs.digest`.
         manifest: the manifest's name, size and hash.
@@ -137,6 +140,22 @@ class Weights(RecordBase, frozen=True, kw_only=True, tag="log.weights"):
     base: Number = 0
     refs: list[Number] = []
     digest: Digest
+    manifest: ObjectRef
+    nbytes: Size
+
+
+class Anchor(RecordBase, frozen=True, kw_only=True, tag="log.anchor"):
+    """Version `version`, a delta, can now be read whole too: it is an anchor.
+
+    Attributes:
+        version: the version whose weights they are.
+        epoch: the session that wrote them.
+        manifest: a manifest of kind "full" of the same run, attempt, step and digest.
+        nbytes: bytes of all objects that the manifest lists.
+    """
+
+    version: Annotated[int, Meta(ge=1, le=999_999_999_999)]
+    epoch: Number
     manifest: ObjectRef
     nbytes: Size
 
@@ -166,10 +185,15 @@ class Fence(RecordBase, frozen=True, kw_only=True, tag="log.fence"):
 
 
 class Floor(RecordBase, frozen=True, kw_only=True, tag="log.floor"):
-    """Versions below `floor` are going, except those in `keep` (ascending)."""
+    """Versions below `floor` are going, except those in `keep` (ascending).
+
+    `anchors`: the anchor records before record `floor` whose version is in `keep` (ascending), so that
+    who begins to read at the floor finds them.
+    """
 
     floor: Number
     keep: list[Number] = []
+    anchors: list[Number] = []
 
 
 class End(RecordBase, frozen=True, kw_only=True, tag="log.end"):
@@ -178,7 +202,7 @@ class End(RecordBase, frozen=True, kw_only=True, tag="log.end"):
     epoch: Number
 
 
-Record = Weights | Abort | Fence | Floor | End
+Record = Weights | Anchor | Abort | Fence | Floor | End
 
 
 class Head(Document, frozen=True, kw_only=True, tag="head"):
@@ -200,11 +224,14 @@ class Block(Struct, frozen=True, kw_only=True):
 
     Attributes:
         origin, extent: the box, in elements; as many axes as the tensor has.
-        object: index into the `objects` of the same document; -1 for "same".
-        offset, nbytes: where in the object; 0 and 0 for "same".
+        object: index into the `objects` of the same document; -1 where nothing is stored.
+        offset, nbytes: where in the object; 0 and 0 where nothing is stored. Small tensors that share a
+            frame (a group) all name that frame.
         encoding: "flat": the box's elements, row-major, little-endian; "frame": one codec frame;
-            "same": as in the base version, nothing is stored (in deltas only).
-        hash: of those stored bytes; "" for "same", and in the synthetic manifest of a foreign directory.
+            "same": as in the base version, nothing is stored (in deltas only); "replica": another rank
+            stores it, this one vouches for its digest (in done markers only).
+        hash: of those stored bytes; "" where nothing is stored, and in the synthetic manifest of a
+            foreign directory.
         digest: of the box's elements at their place in the tensor (additive); "" only in the latter.
     """
 
@@ -213,7 +240,7 @@ class Block(Struct, frozen=True, kw_only=True):
     object: Annotated[int, Meta(ge=-1, lt=1 << 31)]
     offset: Size
     nbytes: Size
-    encoding: Literal["flat", "frame", "same"] = "flat"
+    encoding: Literal["flat", "frame", "same", "replica"] = "flat"
     hash: Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?\Z")] = ""
     digest: Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?\Z")] = ""
 
@@ -260,6 +287,8 @@ class Open(Document, frozen=True, kw_only=True, tag="open"):
         index: which attempt of its session, from 1.
         shares: the version whose objects the ranks may name instead of writing them again; 0 for none.
         inventory: all tensors that the version must hold; None: whatever the ranks declare together.
+        anchor: the ranks write whole weights of this version from now on; it is `base`, or 0 for none.
+        cuts: by tensor and dimension, positions that no block reaches across from `anchor` on.
     """
 
     max_bytes: ClassVar[int] = 256 * MiB
@@ -275,6 +304,8 @@ class Open(Document, frozen=True, kw_only=True, tag="open"):
     shares: Number = 0
     ranks: Ranks
     inventory: dict[TensorName, Spec] | None = None
+    anchor: Number = 0
+    cuts: dict[TensorName, list[Extent]] = {}
 
 
 class Done(Document, frozen=True, kw_only=True, tag="done"):
@@ -302,12 +333,16 @@ class RankAbort(Document, frozen=True, kw_only=True, tag="rank-abort"):
 
 
 class Session(Document, frozen=True, kw_only=True, tag="session"):
-    """`sessions/<epoch>.json`: a counter that moves while the publisher lives."""
+    """`sessions/<epoch>.json`: a counter that moves while the publisher lives.
+
+    `attempt`: the directory of the attempt under way, "" for none: a hint for readers who fetch ahead.
+    """
 
     epoch: Number
     run: Name
     counter: Annotated[int, Meta(ge=0)]
     interval_s: Seconds
+    attempt: Annotated[str, Meta(max_length=1024)] = ""
 
 
 class Announcement(Document, frozen=True, kw_only=True, tag="announcement"):
@@ -328,6 +363,21 @@ class LeaseDocument(Document, frozen=True, kw_only=True, tag="lease"):
     counter: Annotated[int, Meta(ge=0)]
     interval_s: Seconds
     versions: list[Number] | None
+
+
+class Pointer(Document, frozen=True, kw_only=True, tag="pointer"):
+    """`wstore-pointer.json`: the root is at another place. Rewritten with each version, a hint but for
+    `data_url`.
+
+    Attributes:
+        data_url: where the root is; may be a `region://` URL.
+        run: the run that publishes there.
+        version: the newest version when this was written, 0 for none.
+    """
+
+    data_url: Annotated[str, Meta(min_length=1, max_length=4096)]
+    run: Name
+    version: Number = 0
 
 
 class Layout(Document, frozen=True, kw_only=True, tag="layout"):

@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 
 
 def gather(
-    directory: StoragePath, opened: Open, poll: Poll, check: Callable[[], None]
+    directory: StoragePath,
+    opened: Open,
+    poll: Poll,
+    check: Callable[[], None],
+    *,
+    own: Done | None = None,
+    marker: Callable[[int], str] = layout.done_name,
 ) -> list[Done]:
     """The done markers of all ranks, by rank.
 
@@ -30,15 +36,18 @@ def gather(
 
     Args:
         check: called before each look; raises when waiting has become pointless.
+        own: this process's marker, which need not be read.
+        marker: a rank's marker's name.
 
     Raises:
         AttemptAborted: a rank gave up; says which and why.
         WaitTimeout: names the ranks that are missing. Cancelled. IntegrityError: an invalid marker.
     """
-    dones: dict[int, Done] = {}
+    dones: dict[int, Done] = {} if own is None else {own.rank: own}
     while True:
         poll.look(check)
-        poll.look(partial(_read_markers, directory, opened, dones))
+        if len(dones) < opened.ranks:
+            poll.look(partial(_read_markers, directory, opened, dones, marker))
         missing = [rank for rank in range(opened.ranks) if rank not in dones]
         if not missing:
             return [dones[rank] for rank in range(opened.ranks)]
@@ -46,10 +55,12 @@ def gather(
         poll.pause(f"no done marker of {len(missing)} of {opened.ranks} ranks: {shown}")
 
 
-def _read_markers(directory: StoragePath, opened: Open, dones: dict[int, Done]) -> None:
-    names = _marker_names(directory)
+def _read_markers(
+    directory: StoragePath, opened: Open, dones: dict[int, Done], marker: Callable[[int], str]
+) -> None:
+    names = _json_names(directory)
     lowest = next((rank for rank in range(opened.ranks) if rank not in dones), opened.ranks)
-    ready = [r for r in range(opened.ranks) if r not in dones and layout.done_name(r) in names]
+    ready = [r for r in range(opened.ranks) if r not in dones and marker(r) in names]
     if lowest < opened.ranks and lowest not in ready:
         ready.insert(0, lowest)
     for name in sorted(names):
@@ -57,21 +68,20 @@ def _read_markers(directory: StoragePath, opened: Open, dones: dict[int, Done]) 
         if rank is not None and name == layout.rank_abort_name(rank):
             given_up = read_document(RankAbort, directory / name, root=opened.root)
             raise AttemptAborted(f"rank {rank} gave up: {given_up.reason}", url=directory.url)
-    for done in in_parallel(lambda rank: _read_done(directory, opened, rank), ready):
+    for done in in_parallel(lambda rank: _read_done(directory / marker(rank), opened, rank), ready):
         if done is not None:
             dones[done.rank] = done
 
 
-def _marker_names(directory: StoragePath) -> set[str]:
+def _json_names(directory: StoragePath) -> set[str]:
     try:
         names = {path.name for path in directory.iterdir()}
     except NotFound:
         return set()
-    return {name for name in names if name.endswith((".done.json", ".abort.json"))}
+    return {name for name in names if name.endswith(".json")}
 
 
-def _read_done(directory: StoragePath, opened: Open, rank: int) -> Done | None:
-    path = directory / layout.done_name(rank)
+def _read_done(path: StoragePath, opened: Open, rank: int) -> Done | None:
     try:
         done = read_document(Done, path, root=opened.root)
     except NotFound:

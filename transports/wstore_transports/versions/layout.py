@@ -16,6 +16,9 @@ SESSIONS = "sessions"
 LEASES = "leases"
 OPEN = "open.json"
 MANIFEST = "manifest.json"
+ANCHOR = "anchor.json"
+POINTER = "wstore-pointer.json"
+VARIANTS = "variants"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _DIRECTORY = re.compile(r"([0-9]{12})-([0-9]{1,12})[.]([0-9a-f]{16})")
@@ -100,6 +103,11 @@ def done_name(rank: int) -> str:
 def rank_abort_name(rank: int) -> str:
     """A rank's abort marker, relative to the attempt's directory."""
     return f"r{rank:05d}.abort.json"
+
+
+def anchor_done_name(rank: int) -> str:
+    """A rank's marker that its part of an anchor is written, relative to the attempt's directory."""
+    return f"r{rank:05d}.anchor.json"
 
 
 def own_prefix(rank: int) -> str:

@@ -19,7 +19,14 @@ from wstore.stores.forking import renew_after_fork
 from wstore_transports.errors import NoVersion, RecordMissing, RootError, VersionGone
 from wstore_transports.versions import layout, standing
 from wstore_transports.versions.create import create
-from wstore_transports.versions.documents import Floor, Record, RecordBase, Standing, Weights
+from wstore_transports.versions.documents import (
+    Anchor,
+    Floor,
+    Record,
+    RecordBase,
+    Standing,
+    Weights,
+)
 from wstore_transports.versions.head import HeadHint
 from wstore_transports.versions.lag import patiently
 from wstore_transports.versions.parallel import in_parallel
@@ -325,10 +332,15 @@ class Log:
             if not isinstance(kept, Weights):
                 raise self._broken(at.floored_at, f"field `keep` names {kept.number}, no version")
             versions[kept.number] = kept
+        anchors: dict[int, Anchor] = {}
+        for kept, _ in self._read_all(record.anchors):
+            if not isinstance(kept, Anchor) or kept.version not in versions:
+                raise self._broken(at.floored_at, f"field `anchors` names {kept.number}, of no use")
+            anchors[kept.version] = kept
         below = at.floor - 1
         if below < 1:
-            return LogState(0, standing.START, versions)
-        return LogState(below, self.read(below).after, versions)
+            return LogState(0, standing.START, versions, anchors)
+        return LogState(below, self.read(below).after, versions, anchors)
 
     def _replay(self, state: LogState, records: list[Record]) -> LogState:
         try:

@@ -16,7 +16,7 @@ from wstore_transports.versions.sealing import hash_of, unseal
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from wstore_transports.versions.documents import Weights
+    from wstore_transports.versions.documents import Anchor, Kind, Weights
     from wstore_transports.versions.place import Place
 
 
@@ -26,7 +26,15 @@ def read_manifest(place: Place, record: Weights) -> Manifest:
     Raises:
         NotFound: it is gone. IntegrityError, NewerFormat.
     """
-    ref = record.manifest
+    return _read(place, record.manifest, record, kind=record.kind, base=record.base)
+
+
+def read_anchor(place: Place, record: Weights, anchor: Anchor) -> Manifest:
+    """The manifest of the whole weights of version `record`, a delta. Raises as `read_manifest`."""
+    return _read(place, anchor.manifest, record, kind="full", base=0)
+
+
+def _read(place: Place, ref: ObjectRef, record: Weights, *, kind: Kind, base: int) -> Manifest:
     path = place.object(ref.name)
     if ref.size > Manifest.max_bytes:
         raise IntegrityError(f"a manifest of {ref.size} bytes is over the limit", url=path.url)
@@ -34,12 +42,20 @@ def read_manifest(place: Place, record: Weights) -> Manifest:
     data = path.store.read(path.key, 0, ref.size + 1).data
     if len(data) != ref.size or hash_of(data) != ref.hash:
         raise IntegrityError(
-            f"this manifest was changed: it is not the one that log record {record.number} names",
+            f"this manifest was changed: it is not the one that the log names for version {record.number}",
             url=path.url,
         )
     manifest = unseal(Manifest, data, url=path.url, root=place.root_id)
-    for field in ("run", "attempt", "step", "kind", "base", "digest"):
-        mine, theirs = getattr(manifest, field), getattr(record, field)
+    expected = {
+        "run": record.run,
+        "attempt": record.attempt,
+        "step": record.step,
+        "kind": kind,
+        "base": base,
+        "digest": record.digest,
+    }
+    for field, theirs in expected.items():
+        mine = getattr(manifest, field)
         if mine != theirs:
             raise IntegrityError(
                 f"field `{field}` is {mine!r}; the record has {theirs!r}", url=path.url
@@ -128,11 +144,12 @@ def _trouble(block: Block, itemsize: int, objects: list[ObjectRef], *, kind: str
     """What is wrong with where a block is stored; "" when nothing is."""
     if not block.digest:
         return "has no digest"
+    if block.encoding == "replica":
+        return 'says "replica", which belongs in a done marker'
     if block.encoding == "same":
-        nowhere = (block.object, block.offset, block.nbytes) == (-1, 0, 0)
         return (
             ""
-            if kind == "delta" and nowhere
+            if kind == "delta" and stores_nothing(block)
             else 'says "same", which belongs in a delta and stores nothing'
         )
     if not 0 <= block.object < len(objects):
@@ -142,6 +159,11 @@ def _trouble(block: Block, itemsize: int, objects: list[ObjectRef], *, kind: str
     if block.encoding == "flat" and block.nbytes != math.prod(block.extent) * itemsize:
         return f"has {block.nbytes} bytes, of elements of {itemsize}"
     return "has no hash" if not block.hash else ""
+
+
+def stores_nothing(block: Block) -> bool:
+    """Whether the block names no bytes: as "same" and "replica" must."""
+    return (block.object, block.offset, block.nbytes) == (-1, 0, 0)
 
 
 def _box(name: str, block: Block) -> boxes.Block:

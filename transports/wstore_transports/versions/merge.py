@@ -16,6 +16,7 @@ from wstore_transports.versions.manifest import (
     check_tensor,
     digest_of,
     digest_of_model,
+    stores_nothing,
 )
 
 if TYPE_CHECKING:
@@ -32,14 +33,16 @@ class Merged:
     shares: bool
 
 
+_Box = tuple[str, tuple[int, ...], tuple[int, ...]]
+
+
 @dataclass(slots=True)
 class _Gathered:
     objects: list[ObjectRef] = field(default_factory=list)
     index: dict[str, int] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    writer: dict[tuple[str, tuple[int, ...], tuple[int, ...]], tuple[int, Block]] = field(
-        default_factory=dict
-    )
+    writer: dict[_Box, tuple[int, Block]] = field(default_factory=dict)
+    replicas: list[tuple[_Box, int, Block]] = field(default_factory=list)
 
 
 def merge(
@@ -47,8 +50,8 @@ def merge(
 ) -> Merged:
     """The manifest of the version that these ranks wrote together.
 
-    The same box from several ranks (replicas) must be the same bytes; the lowest rank's is taken. All
-    other boxes must tile each tensor exactly, and the tensors be those of the inventory.
+    The same box from several ranks (replicas) must be the same bytes; of those that store it the lowest
+    rank's is taken. All other boxes must tile each tensor exactly, and the tensors be those of the inventory.
 
     Args:
         dones: one of each rank, by rank ascending.
@@ -69,6 +72,7 @@ def merge(
             _add(gathered, done.rank, name, tensor, places)
         _agree(aliases, done.aliases, done.rank, "alias")
         _agree(metadata, done.metadata, done.rank, "metadata")
+    _check_replicas(gathered)
     tensors = {
         name: Tensor(
             dtype=tensor.dtype,
@@ -110,6 +114,9 @@ def _check_rank(opened: Open, done: Done, directory: str, known: dict[str, Objec
                 f"version {opened.shares} with the same size and hash"
             )
     for name, tensor in done.tensors.items():
+        stored = [block for block in tensor.blocks if not _is_replica(block)]
+        if len(stored) < len(tensor.blocks):
+            tensor = Tensor(dtype=tensor.dtype, shape=tensor.shape, blocks=stored)
         check_tensor(name, tensor, done.objects, kind=opened.kind)
 
 
@@ -131,16 +138,41 @@ def _add(gathered: _Gathered, rank: int, name: str, tensor: Tensor, places: Sequ
         )
     for block in tensor.blocks:
         box = (name, tuple(block.origin), tuple(block.extent))
+        if _is_replica(block):
+            gathered.replicas.append((box, rank, block))
+            continue
         first = gathered.writer.setdefault(box, (rank, block))
         if first[1] is block:
             at = places[block.object] if block.object >= 0 else -1
             moved = at != block.object
             held.blocks.append(msgspec.structs.replace(block, object=at) if moved else block)
         elif first[1].digest != block.digest:
+            raise _differ(box, first[0], rank)
+
+
+def _is_replica(block: Block) -> bool:
+    return block.encoding == "replica" and stores_nothing(block)
+
+
+def _check_replicas(gathered: _Gathered) -> None:
+    """What ranks hold and do not store must be stored by another one, with the same values."""
+    for box, rank, block in gathered.replicas:
+        writer = gathered.writer.get(box)
+        if writer is None:
             raise InvalidArgument(
-                f"tensor {name!r}, box at {block.origin} of {block.extent}: ranks {first[0]} and "
-                f"{rank} hold replicas of it with different bytes"
+                f"tensor {box[0]!r}, box at {block.origin} of {block.extent}: rank {rank} holds a replica "
+                "of it, and no rank stored it"
             )
+        if writer[1].digest != block.digest:
+            raise _differ(box, writer[0], rank)
+
+
+def _differ(box: _Box, first: int, second: int) -> InvalidArgument:
+    name, origin, extent = box
+    return InvalidArgument(
+        f"tensor {name!r}, box at {list(origin)} of {list(extent)}: ranks {first} and {second} hold "
+        "replicas of it with different bytes"
+    )
 
 
 def _agree(have: dict[str, str], new: dict[str, str], rank: int, what: str) -> None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from wstore.path import StoragePath
-    from wstore_transports.versions.documents import Manifest
+    from wstore_transports.versions.documents import Anchor, Manifest, Weights
     from wstore_transports.versions.leases import Lease
     from wstore_transports.versions.mirror_failures import Failures
     from wstore_transports.versions.mirror_look import Look
@@ -123,10 +123,20 @@ class Mirrors:
             found.append(newest)
         return found
 
-    def wait(self, after: int, *, timeout: float, cancel: threading.Event | None = None) -> Version:
+    def wait(
+        self,
+        after: int,
+        *,
+        timeout: float,
+        cancel: threading.Event | None = None,
+        dead_after_s: float | None = None,
+    ) -> Version:
         """The newest version once there is one newer than `after`; also waits for the root itself.
 
         Polls the most preferred mirror that answers, as a root is polled; every 5 s all of them.
+
+        Args:
+            dead_after_s: how long a publisher's counter may stand still; the lease period when None.
 
         Raises:
             RunEnded, PublisherLost: as of a root, by what all mirrors together show. While one is away,
@@ -150,7 +160,7 @@ class Mirrors:
             if newest is not None and newest.number > after:
                 return newest
             if look.complete:
-                poll.look(partial(self._judge, look, watch))
+                poll.look(partial(self._judge, look, watch, dead_after_s))
             preferred = look.views[0].site
             try:
                 slice_s = min(LOOK_S, poll.remaining_s)
@@ -199,6 +209,14 @@ class Mirrors:
             return Version(self._open(site).place, record).manifest()
 
         return self._insist(lambda: self._one_by_one(record.manifest.name, use, version=version))
+
+    def whole(self, version: Version, anchor: Weights | Anchor) -> Manifest:
+        """The manifest of the version's whole weights, as `Version.whole` has it."""
+
+        def use(site: Site) -> Manifest:
+            return Version(self._open(site).place, version.record).whole(anchor)
+
+        return self._insist(lambda: self._one_by_one(anchor.manifest.name, use, version=version))
 
     def copies(self, version: Version, name: str) -> MirroredCopies:
         """An object that the version's manifest lists."""
@@ -308,7 +326,7 @@ class Mirrors:
                     self._newest = version
             return self._newest
 
-    def _judge(self, look: Look, watch: StandstillWatch) -> None:
+    def _judge(self, look: Look, watch: StandstillWatch, dead_after_s: float | None) -> None:
         """Whether the publisher still lives. A mirror's copy of its counter may stand still for ever."""
         standing = look.furthest.tip.standing
         if standing.ended:
@@ -321,7 +339,8 @@ class Mirrors:
         if all(counter is None for counter in counters):
             return  # these are all copies of a root elsewhere, made without its sessions
         still_s = watch.observe(str(standing.epoch), counters, time.monotonic())
-        if still_s >= look.furthest.site.root().lease_s:
+        limit_s = look.furthest.site.root().lease_s if dead_after_s is None else dead_after_s
+        if still_s >= limit_s:
             raise PublisherLost(
                 f"the publisher (epoch {standing.epoch}) gave no sign of life on any mirror for "
                 f"{still_s:.1f} s; the newest version is {standing.latest}",

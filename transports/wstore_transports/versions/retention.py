@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from wstore.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterator
 
-    from wstore_transports.versions.documents import Weights
+    from wstore_transports.versions.standing import LogState
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,28 +56,28 @@ class Fate:
     reason: str
 
 
-def decide(
-    versions: Mapping[int, Weights], retention: Retention, leased: Collection[int] | None
-) -> list[Fate]:
+def decide(state: LogState, retention: Retention, leased: Collection[int] | None) -> list[Fate]:
     """The fate of every version that is alive, ascending.
 
     Args:
-        versions: all that are alive, by number.
+        state: what is alive.
         leased: versions that living readers lease; None: a reader leases everything.
     """
+    versions = state.versions
     numbers = sorted(versions)
     reasons: dict[int, str] = {}
     for number in numbers[-retention.keep_last :]:
         reasons[number] = f"one of the newest {retention.keep_last}"
     every = retention.keep_every_anchor
-    for number, record in versions.items():
-        if every and record.kind == "full" and (record.after.anchors - 1) % every == 0:
-            reasons.setdefault(number, f"anchor {record.after.anchors}, each {every}th stays")
+    for number in versions:
+        anchor = state.anchor(number)
+        if every and anchor is not None and (anchor.after.anchors - 1) % every == 0:
+            reasons.setdefault(number, f"anchor {anchor.after.anchors}, each {every}th stays")
     for number in numbers if leased is None else leased:
         if number in versions:
             reasons.setdefault(number, "a reader leases it")
     for number in list(reasons):
-        for base in chain(versions, number):
+        for base in chain(state, number):
             reasons.setdefault(base, f"version {number} builds on it")
     return [
         Fate(
@@ -87,9 +87,13 @@ def decide(
     ]
 
 
-def chain(versions: Mapping[int, Weights], number: int) -> Iterable[int]:
-    """The versions that a delta builds on, nearest first, down to its anchor (as far as alive)."""
-    record = versions.get(number)
-    while record is not None and record.base and record.base < record.number:
-        yield record.base
-        record = versions.get(record.base)
+def chain(state: LogState, number: int) -> Iterator[int]:
+    """The versions that are needed to read a delta, nearest first: down to one with whole weights (as far
+    as alive)."""
+    versions = state.versions
+    while number in versions and state.anchor(number) is None:
+        base = versions[number].base
+        if base >= number:
+            return
+        yield base
+        number = base

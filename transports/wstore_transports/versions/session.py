@@ -71,6 +71,7 @@ class PublishSession:
         self.rank = rank
         self.ranks = fence.ranks
         self.last: Outcome | None = None
+        self._settled: tuple[Attempt, Outcome] | None = None
         if rank == 0:
             self._beat()
             self._heartbeat = Heartbeat(
@@ -162,9 +163,11 @@ class PublishSession:
         self,
         step: int,
         *,
-        kind: Kind = "full",
+        kind: Kind | None = "full",
         base: int = 0,
         inventory: dict[str, Spec] | None = None,
+        anchor: int = 0,
+        cuts: dict[str, list[list[int]]] | None = None,
         timeout: float = 600.0,
         cancel: threading.Event | None = None,
     ) -> Attempt:
@@ -176,8 +179,11 @@ class PublishSession:
 
         Args:
             step: the trainer's label, within 2^53 of 0.
-            kind, base: a delta names the version that it applies to.
+            kind, base: a delta names the version that it applies to. Ranks above 0 may say None: what
+                rank 0 opened.
             inventory: what the version must hold, rank 0 only; None: what the ranks declare together.
+            anchor: `base` when the ranks shall write whole weights of it from now on, rank 0 only.
+            cuts: positions that no block reaches across from that anchor on, rank 0 only.
             timeout: seconds that another rank than 0 waits for rank 0.
 
         Raises:
@@ -189,6 +195,8 @@ class PublishSession:
             raise InvalidArgument(f"step {step} is out of range: at most 2^53 either way")
         if self.rank != 0:
             return self._follow(step, kind, base, timeout, cancel)
+        if kind is None:
+            raise InvalidArgument("rank 0 says which kind of version it opens")
         self._settle()
         tip = self._require_live()
         opened = Open(
@@ -201,15 +209,41 @@ class PublishSession:
             step=step,
             kind=kind,
             base=base,
-            shares=self._sharable(tip.standing.latest),
+            shares=self._sharable(tip.standing.latest) if kind == "full" else 0,
             ranks=self.ranks,
             inventory=inventory,
+            anchor=anchor,
+            cuts=cuts or {},
         )
         seal(opened)  # what readers would refuse is refused here, where nothing has begun yet
         self._index += 1
         self._current = Attempt(self._place, opened, rank=0, previous=self._previous)
         self._announce(self._current)
+        if self._heartbeat is not None:
+            self._heartbeat.soon(self._pace.remaining_s)
         return self._current
+
+    def settle(
+        self, *, timeout: float, cancel: threading.Event | None = None
+    ) -> tuple[Attempt, Outcome] | None:
+        """The attempt that this rank took part in last, and how it ended; None before the first.
+
+        Rank 0 ends it by an abort record where the log does not show its end yet; the other ranks wait
+        for that. What `open_attempt` does first, for those who must know before they open the next.
+
+        Raises:
+            Fenced: another publisher took over before the attempt ended. WaitTimeout, Cancelled.
+        """
+        attempt = self._current
+        if self.rank == 0:
+            self._settle()
+        if attempt is None:
+            return self._settled
+        poll = Poll(timeout, cancel, url=self._place.path.url)
+        while (outcome := poll.look(attempt.outcome)) is None:
+            poll.pause("rank 0 has not ended the last attempt")
+        self._settled = attempt, outcome
+        return self._settled
 
     def end(self) -> None:
         """Say in the log that no further version will come, and close. Rank 0; a no-op elsewhere."""
@@ -246,6 +280,8 @@ class PublishSession:
             self._announce(self._current)  # a rank that waits for it must find that it ended
             self._current.abort("the publisher went on without it")
         self.last = self._current.outcome()
+        if self.last is not None:
+            self._settled = self._current, self.last
         self._previous = self._current.committed or self._previous
         self._current = None
 
@@ -299,12 +335,14 @@ class PublishSession:
 
     def _beat(self) -> None:
         self._counter += 1
+        current = self._current
         document = Session(
             root=self._place.root_id,
             epoch=self.epoch,
             run=self.run,
             counter=self._counter,
             interval_s=self._interval_s,
+            attempt="" if current is None else current.name,
         )
         with self._pace:
             (self._place.path / layout.session_name(self.epoch)).write_file(seal(document))
@@ -313,7 +351,12 @@ class PublishSession:
     # Other ranks
 
     def _follow(
-        self, step: int, kind: Kind, base: int, timeout: float, cancel: threading.Event | None
+        self,
+        step: int,
+        kind: Kind | None,
+        base: int,
+        timeout: float,
+        cancel: threading.Event | None,
     ) -> Attempt:
         poll = Poll(timeout, cancel, url=self._place.path.url)
         attempt = self._await_announced(poll)
@@ -321,9 +364,10 @@ class PublishSession:
         while isinstance(self._learn(attempt), Abort):
             attempt = self._await_announced(poll)
         theirs = (attempt.opened.step, attempt.opened.kind, attempt.opened.base)
-        if theirs != (step, kind, base):
+        mine = (step, *theirs[1:]) if kind is None else (step, kind, base)
+        if theirs != mine:
             raise InvalidArgument(
-                f"rank 0 opened (step, kind, base) {theirs}, rank {self.rank} {(step, kind, base)}",
+                f"rank 0 opened (step, kind, base) {theirs}, rank {self.rank} {mine}",
                 url=attempt.directory.url,
             )
         return attempt

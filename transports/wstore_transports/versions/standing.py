@@ -9,6 +9,7 @@ import msgspec
 
 from wstore_transports.versions.documents import (
     Abort,
+    Anchor,
     End,
     Fence,
     Floor,
@@ -45,7 +46,14 @@ def step(before: Standing, record: Record) -> Standing:
             after = msgspec.structs.replace(before, latest=number, finished=number)
             if record.kind == "delta":
                 return after
-            return msgspec.structs.replace(after, anchor=number, anchors=before.anchors + 1)
+            return _anchored(after, number, record)
+        case Anchor():
+            _same_epoch(before, record.epoch)
+            if not before.anchor < record.version <= before.latest:
+                raise BrokenLog(
+                    f"field `version` is {record.version}, outside ({before.anchor}, {before.latest}]"
+                )
+            return _anchored(before, record.version, record)
         case Abort():
             _same_epoch(before, record.epoch)
             return msgspec.structs.replace(before, finished=number)
@@ -57,6 +65,12 @@ def step(before: Standing, record: Record) -> Standing:
         case End():
             _same_epoch(before, record.epoch)
             return msgspec.structs.replace(before, ended=True)
+
+
+def _anchored(before: Standing, version: int, record: Record) -> Standing:
+    return msgspec.structs.replace(
+        before, anchor=version, anchored_at=record.number, anchors=before.anchors + 1
+    )
 
 
 def _same_epoch(before: Standing, epoch: int) -> None:
@@ -71,9 +85,9 @@ def _floor_fits(before: Standing, record: Floor) -> None:
         raise BrokenLog(
             f"field `floor` is {record.floor}, outside [{before.floor}, {before.latest}]"
         )
-    keep = record.keep
-    if sorted(set(keep)) != keep or (keep and keep[-1] >= record.floor):
-        raise BrokenLog("field `keep` is not ascending below the floor")
+    for name, numbers in (("keep", record.keep), ("anchors", record.anchors)):
+        if sorted(set(numbers)) != numbers or (numbers and numbers[-1] >= record.floor):
+            raise BrokenLog(f"field `{name}` is not ascending below the floor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +98,21 @@ class LogState:
         number: of the newest record that is taken into account; 0 for an empty log.
         standing: after that record.
         versions: alive ones only.
+        anchors: by version, the anchor records of those.
     """
 
     number: int
     standing: Standing
     versions: Mapping[int, Weights]
+    anchors: Mapping[int, Anchor]
+
+    def anchor(self, version: int) -> Weights | Anchor | None:
+        """The record that says where the whole weights of a version alive are; None when nowhere."""
+        record = self.versions[version]
+        return record if record.kind == "full" else self.anchors.get(version)
 
 
-EMPTY = LogState(0, START, {})
+EMPTY = LogState(0, START, {}, {})
 
 
 def replay(state: LogState, records: Iterable[Record]) -> LogState:
@@ -100,7 +121,8 @@ def replay(state: LogState, records: Iterable[Record]) -> LogState:
     Raises:
         BrokenLog: a gap, or a record whose `after` is not what `step` gives.
     """
-    number, standing, versions = state.number, state.standing, dict(state.versions)
+    number, standing = state.number, state.standing
+    versions, anchors = dict(state.versions), dict(state.anchors)
     for record in records:
         if record.number != number + 1:
             raise BrokenLog(f"field `number` is {record.number} where {number + 1} comes next")
@@ -108,10 +130,13 @@ def replay(state: LogState, records: Iterable[Record]) -> LogState:
         number = record.number
         if isinstance(record, Weights):
             versions[number] = record
+        elif isinstance(record, Anchor) and record.version in versions:
+            anchors[record.version] = record
         elif isinstance(record, Floor):
             stay = set(record.keep)
             versions = {n: r for n, r in versions.items() if n >= record.floor or n in stay}
-    return LogState(number, standing, versions)
+            anchors = {n: r for n, r in anchors.items() if n in versions}
+    return LogState(number, standing, versions, anchors)
 
 
 def checked_step(before: Standing, record: Record) -> Standing:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from wstore.errors import IntegrityError, NotFound, WStoreError
 from wstore_transports.errors import VersionGone
-from wstore_transports.versions.manifest import read_manifest
+from wstore_transports.versions.documents import Weights
+from wstore_transports.versions.manifest import read_anchor, read_manifest
 
 if TYPE_CHECKING:
     from wstore.path import StoragePath
-    from wstore_transports.versions.documents import Kind, Manifest, Weights
+    from wstore_transports.versions.documents import Anchor, Kind, Manifest
     from wstore_transports.versions.place import Place
 
 
@@ -46,12 +47,12 @@ class Version:
 
     @property
     def kind(self) -> Kind:
-        """ "full" (an anchor) or "delta"."""
+        """ "full" or "delta"; a delta may have got an anchor since."""
         return self.record.kind
 
     @property
     def base(self) -> int:
-        """The version that a delta applies to; 0 for an anchor."""
+        """The version that a delta applies to; 0 for a full one."""
         return self.record.base
 
     @property
@@ -71,6 +72,16 @@ class Version:
             return self.known
         try:
             return read_manifest(self.place, self.record)
+        except NotFound as error:
+            raise self.missing(error) from error
+
+    def whole(self, anchor: Weights | Anchor) -> Manifest:
+        """The manifest of the version's whole weights, which `anchor` names: its own record or an anchor
+        record. Raises as `manifest`."""
+        if isinstance(anchor, Weights):
+            return self.manifest()
+        try:
+            return read_anchor(self.place, self.record, anchor)
         except NotFound as error:
             raise self.missing(error) from error
 

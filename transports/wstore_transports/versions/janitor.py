@@ -7,12 +7,14 @@ import threading
 from typing import TYPE_CHECKING
 
 from wstore.errors import Cancelled, WStoreError
-from wstore_transports.versions import collect
+from wstore_transports.versions.collection import collect
 
 if TYPE_CHECKING:
-    from wstore_transports.versions import GcReport, Retention, Root
+    from wstore_transports.versions.collection import GcReport
+    from wstore_transports.versions.retention import Retention
+    from wstore_transports.versions.root import Root
 
-_log = logging.getLogger("wstore.checkpoint")
+_log = logging.getLogger("wstore.versions")
 
 
 class Janitor:

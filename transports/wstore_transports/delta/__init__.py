@@ -1,0 +1,25 @@
+"""Sparse broadcast: each version as what changed, anchors for those who join, applied all or nothing.
+
+A trainer: `Publisher(url)`, then `publish(step, tensors)`. An engine: `Subscriber(url)`, `load()` once, then
+`sync(state)` for each version.
+"""
+
+from wstore_transports.checkpoint.pieces import Shard
+from wstore_transports.delta.agreement import Alone, Group, TorchGroup
+from wstore_transports.delta.publisher import Publisher
+from wstore_transports.delta.reports import ApplyReport, CommitReport, PublishReport
+from wstore_transports.delta.staging import Staged
+from wstore_transports.delta.subscriber import Subscriber
+
+__all__ = [
+    "Alone",
+    "ApplyReport",
+    "CommitReport",
+    "Group",
+    "PublishReport",
+    "Publisher",
+    "Shard",
+    "Staged",
+    "Subscriber",
+    "TorchGroup",
+]

@@ -1,0 +1,150 @@
+"""Anchors in the background: the whole weights of the version before, beside the deltas that follow it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from wstore.errors import Cancelled, WStoreError
+from wstore_transports.delta.parts import Contents, Destination, PartSink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from wstore_transports.delta.baseline import Baseline
+    from wstore_transports.delta.spool import Spool
+    from wstore_transports.delta.whole import Snapshot
+    from wstore_transports.versions.anchoring import Anchoring
+    from wstore_transports.versions.documents import Anchor
+
+_log = logging.getLogger("wstore.delta")
+
+PATIENCE_S = 2.0
+"""How long an anchor waits for a delta in flight before it sends one more part: so it comes to an end
+however closely versions follow each other."""
+
+
+class Traffic:
+    """Tells whether a delta is under way: then everything else waits. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._free = threading.Event()
+        self._free.set()
+
+    def begin(self) -> None:
+        """A delta is under way."""
+        self._free.clear()
+
+    def end(self) -> None:
+        """None is."""
+        self._free.set()
+
+    def give_way(self) -> None:
+        """Wait until no delta is under way, for `PATIENCE_S` seconds at most."""
+        self._free.wait(PATIENCE_S)
+
+
+class AnchorJob:
+    """Writes the anchor of one version on a thread of its own. Failures are logged: the deltas go on, and
+    the next anchor comes in its turn.
+
+    Args:
+        rank: rank 0 also commits it, once all ranks have written their part.
+    """
+
+    def __init__(
+        self,
+        anchoring: Anchoring,
+        baseline: Baseline,
+        snapshot: Snapshot,
+        spool: Spool,
+        *,
+        rank: int,
+        metadata: dict[str, str],
+        traffic: Traffic,
+        timeout_s: float,
+    ) -> None:
+        self._anchoring = anchoring
+        self._baseline = baseline
+        self._snapshot = snapshot
+        self._spool = spool
+        self._rank = rank
+        self._metadata = metadata
+        self._traffic = traffic
+        self._timeout_s = timeout_s
+        self._cancel = threading.Event()
+        self._contents = Contents(baseline)
+        self.committed: Anchor | None = None
+        self._thread = threading.Thread(target=self._run, name="wstore-anchor", daemon=True)
+        self._thread.start()
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._thread.is_alive()
+
+    def before_change(self, indices: Iterable[int]) -> None:
+        """These units of the baseline are about to change. A failure gives the anchor up, not the delta."""
+        if not self.running:
+            return
+        try:
+            self._snapshot.before_change(indices)
+        except WStoreError as error:
+            _log.warning("the anchor of version %d is given up: %s", self._number, error)
+            self.cancel()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the end."""
+        self._thread.join(timeout)
+
+    def cancel(self) -> None:
+        """Give it up. Returns once nothing reads the baseline any more."""
+        self._cancel.set()
+        self._thread.join()
+
+    @property
+    def _number(self) -> int:
+        return self._anchoring.version.number
+
+    def _run(self) -> None:
+        started = time.monotonic()
+        sink = PartSink(
+            Destination(self._anchoring.path, self._anchoring.object_name, f"r{self._rank:05d}.a"),
+            self._spool,
+            most_queued=2,
+            before_upload=self._traffic.give_way,
+            uploads=1,
+            cancel=self._cancel,
+        )
+        try:
+            for index in range(self._snapshot.units):
+                if self._cancel.is_set():
+                    raise Cancelled("the anchor was given up")
+                made = self._snapshot.take(index)
+                self._contents.stored(made, sink.add(made.frame))
+            sink.finish()
+            sink.wait()
+            self._anchoring.done(
+                sink.objects,
+                self._contents.tensors,
+                aliases=dict(self._baseline.aliases),
+                metadata=self._metadata,
+            )
+            if self._rank == 0:
+                self.committed = self._anchoring.commit(
+                    timeout=self._timeout_s, cancel=self._cancel
+                )
+        except Cancelled:
+            _log.info("the anchor of version %d was given up", self._number)
+        except WStoreError as error:
+            _log.warning("the anchor of version %d was not written: %s", self._number, error)
+        else:
+            seconds = time.monotonic() - started
+            _log.info(
+                "anchor of version %d: %d bytes in %.1f s", self._number, sink.nbytes, seconds
+            )
+        finally:
+            sink.close()
+            self._snapshot.drop()

@@ -1,0 +1,123 @@
+"""What a rank published last: the weights that its next delta is the difference to."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from wstore.errors import InvalidArgument
+from wstore_codecs import tensors
+from wstore_codecs.apply import apply
+from wstore_codecs.bulk import member_views, plan_state
+from wstore_codecs.targets import Held
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from wstore_codecs.bulk import Cuts
+    from wstore_codecs.cutting import Unit
+    from wstore_codecs.frame import Frame
+    from wstore_codecs.proof import Proof
+    from wstore_codecs.tensors import Array
+    from wstore_transports.checkpoint.pieces import Inventory, Piece
+
+Where = Literal["host", "device"]
+"""Where a baseline lies: in host memory, or where the tensors are."""
+
+
+class Baseline:
+    """A copy of one rank's pieces, cut into the units that frames hold.
+
+    Attributes:
+        pieces: by tensor, what was handed in, with the baseline's memory as its array.
+        aliases: further names -> the name that their values are stored under.
+        units: in the order in which frames are made.
+        units_of: by tensor, which units hold elements of it.
+        proofs: by unit, what its content is; None until it was encoded once.
+        digests: by unit, the digest of each member, 32 hex digits; empty until then.
+        nbytes: bytes of memory that it takes.
+    """
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        *,
+        where: Where,
+        cuts: Cuts | None = None,
+        threads: int = 1,
+    ) -> None:
+        """Copy the pieces: their arrays may change once this returns.
+
+        Raises:
+            InvalidArgument: an array that weights cannot be stored as.
+        """
+        with ThreadPoolExecutor(threads, "wstore-baseline") as pool:
+            copies = pool.map(lambda piece: _copied(piece, where), inventory.pieces)
+            self.pieces = {piece.name: piece for piece in copies}
+        self.aliases: Mapping[str, str] = dict(inventory.aliases)
+        self.nbytes = inventory.nbytes
+        self._state: dict[str, Array | Held | None] = {
+            name: Held(piece.array, piece.shape, piece.box.origin)
+            for name, piece in self.pieces.items()
+        }
+        self.units: list[Unit] = []
+        self.units_of: dict[str, list[int]] = {}
+        self.proofs: list[Proof | None] = []
+        self.digests: list[tuple[str, ...]] = []
+        self.cut(cuts or {})
+
+    def cut(self, cuts: Cuts) -> None:
+        """Cut the pieces anew; nothing is known of the new units yet."""
+        self.units = plan_state(self._state, cuts=cuts)
+        self.proofs = [None] * len(self.units)
+        self.digests = [()] * len(self.units)
+        self.units_of = {name: [] for name in self.pieces}
+        for index, unit in enumerate(self.units):
+            for name in dict.fromkeys(member.block.tensor for member in unit.members):
+                self.units_of[name].append(index)
+
+    def check(self, piece: Piece) -> None:
+        """Raises InvalidArgument where a piece is another than the one of that name was before."""
+        before = self.pieces.get(piece.name)
+        if before is None:
+            raise InvalidArgument(
+                f"tensor {piece.name!r} is new: publish with full=True to begin anew with it"
+            )
+        now = (piece.dtype.name, piece.shape, piece.box)
+        then = (before.dtype.name, before.shape, before.box)
+        if now != then:
+            raise InvalidArgument(
+                f"tensor {piece.name!r} is {now[0]} {list(now[1])} here ({now[2]}), and was {then[0]} "
+                f"{list(then[1])} ({then[2]}): publish with full=True to begin anew with it"
+            )
+
+    def views(self, index: int) -> list[Array]:
+        """The arrays of a unit's members: views of the baseline's memory."""
+        return member_views(self.units[index], self._state)
+
+    def learn(self, index: int, proof: Proof, digests: tuple[str, ...]) -> None:
+        """Note what the content of a unit is."""
+        self.proofs[index], self.digests[index] = proof, digests
+
+    def advance(self, frames: Iterable[Frame], *, threads: int) -> None:
+        """Apply the frames of a version, all or nothing.
+
+        Raises:
+            IntegrityError: the memory is not what it was when the frames were made.
+        """
+        apply(frames, self._state, threads=threads)
+
+
+def _copied(piece: Piece, where: Where) -> Piece:
+    array: Array
+    if where == "device" and tensors.on_device(piece.array) is not None:
+        array = tensors.copied(piece.array, name=piece.name)
+    else:
+        bits = tensors.bit_view(piece.array, name=piece.name)
+        fresh = np.empty(bits.shape, bits.dtype)
+        np.copyto(fresh, bits)
+        array = fresh.view(piece.dtype.numpy)
+    return replace(piece, array=array)

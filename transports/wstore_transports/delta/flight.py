@@ -1,0 +1,135 @@
+"""A version in flight: what happens between the end of `publish` and the commit, on a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from wstore.errors import WStoreError
+from wstore_transports.delta.reports import CommitReport
+from wstore_transports.errors import Fenced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from wstore_transports.delta.parts import Contents, PartSink
+    from wstore_transports.versions import Attempt, Version
+
+_log = logging.getLogger("wstore.delta")
+
+
+class Flight:
+    """Uploads what is left of a version, commits it, and lands it.
+
+    Args:
+        attempt: open; nobody else uses it any more.
+        produce: makes what is not in the sink yet.
+        land: called with the version once the log shows it, before anything else is published.
+        finished: called once nothing more goes to the store for it.
+        timeout_s: how long ranks wait for one another.
+    """
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        sink: PartSink,
+        contents: Contents,
+        *,
+        aliases: dict[str, str],
+        metadata: dict[str, str],
+        produce: Callable[[], None],
+        land: Callable[[Version], None],
+        finished: Callable[[], None],
+        timeout_s: float,
+    ) -> None:
+        self.attempt = attempt
+        self.sink = sink
+        self._contents = contents
+        self._aliases = aliases
+        self._metadata = metadata
+        self._produce = produce
+        self._land = land
+        self._finished = finished
+        self._timeout_s = timeout_s
+        self._cancel = threading.Event()
+        self._seconds: dict[str, float] = {}
+        self._thread = threading.Thread(target=self._run, name="wstore-publish", daemon=True)
+        self.version: Version | None = None
+        self.error: BaseException | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait for the end. Whether it has come."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def cancel(self) -> None:
+        """End early: what is not committed yet is given up."""
+        self._cancel.set()
+
+    def land(self, version: Version) -> None:
+        """Take a version as committed: the log shows it, whatever this flight's thread saw."""
+        started = time.monotonic()
+        self.version = version
+        self._land(version)
+        self._seconds["advance"] = time.monotonic() - started
+
+    def report(self) -> CommitReport:
+        """What became of it, once it has landed."""
+        if self.version is None:
+            raise AssertionError("a report of a version that has not landed")
+        version = self.version
+        return CommitReport(
+            version=version.number,
+            step=version.step,
+            kind=version.kind,
+            digest=version.digest,
+            nbytes=version.record.nbytes,
+            seconds=dict(self._seconds),
+        )
+
+    def _run(self) -> None:
+        try:
+            self._write()
+            started = time.monotonic()
+            version = self.attempt.commit(timeout=self._timeout_s, cancel=self._cancel)
+            self._seconds["commit"] = time.monotonic() - started
+            self._finished()
+            self.land(version)
+        except BaseException as error:  # noqa: BLE001
+            self.error = error
+        finally:
+            self._finished()
+
+    def _write(self) -> None:
+        started = time.monotonic()
+        try:
+            self._produce()
+            self.sink.finish()
+            self.sink.wait()
+            self.attempt.done(
+                self.sink.objects,
+                self._contents.tensors,
+                aliases=self._aliases,
+                metadata=self._metadata,
+            )
+        except BaseException as error:
+            give_up(self.attempt, error)
+            raise
+        self._seconds["upload"] = time.monotonic() - started
+
+
+def give_up(attempt: Attempt, error: BaseException) -> None:
+    """Say in the store that an attempt failed. A store that is away is not asked twice: the next attempt
+    settles it."""
+    if isinstance(error, Fenced):
+        return
+    try:
+        attempt.abort(f"{type(error).__name__}: {error}")
+    except WStoreError as failure:
+        _log.warning("%s: the abort was not written: %s", attempt.directory.url, failure)

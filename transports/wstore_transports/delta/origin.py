@@ -1,0 +1,136 @@
+"""Where a subscriber reads: one root, or several mirrors of it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from wstore.errors import WStoreError
+from wstore_transports.checkpoint.snapshot import Snapshot
+from wstore_transports.versions import Mirrors, Root, layout
+from wstore_transports.versions.poll import Poll
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from wstore.path import StoragePath
+    from wstore_transports.versions import Lease, Version
+    from wstore_transports.versions.copies import Copies
+    from wstore_transports.versions.documents import Anchor, Manifest, Weights
+
+_log = logging.getLogger("wstore.delta")
+
+
+class Origin:
+    """One root as a subscriber sees it. Thread-safe. Opened on first use: the root need not exist yet."""
+
+    def __init__(self, place: StoragePath | Mirrors) -> None:
+        self._mirrors = place if isinstance(place, Mirrors) else None
+        self.path = place.path if isinstance(place, Mirrors) else place
+        self._root: Root | None = None
+
+    @property
+    def root(self) -> Root:
+        """The root; of mirrors, that at the first that answers. Raises NoRoot, NotARoot."""
+        if self._mirrors is not None:
+            return self._mirrors.root()
+        if self._root is None:
+            self._root = Root.open(self.path)
+        return self._root
+
+    @property
+    def followed(self) -> Root | Mirrors:
+        """What is asked for versions."""
+        return self.root if self._mirrors is None else self._mirrors
+
+    def wait(
+        self,
+        after: int,
+        *,
+        timeout: float,
+        cancel: threading.Event | None,
+        dead_after_s: float,
+    ) -> Version:
+        """The newest version once it is newer than `after`; also waits for the root. Raises as `Root.wait`."""
+        if self._mirrors is not None:
+            return self._mirrors.wait(
+                after, timeout=timeout, cancel=cancel, dead_after_s=dead_after_s
+            )
+        poll = Poll(timeout, cancel, url=self.path.url)
+        if self._root is None:
+            (self.path / layout.MARKER).wait(timeout, cancel=cancel)
+        root = poll.look(lambda: self.root)
+        return root.wait(after, timeout=poll.remaining_s, cancel=cancel, dead_after_s=dead_after_s)
+
+    def manifest(self, version: Version) -> Manifest:
+        """The version's manifest, checked. Raises VersionGone, IntegrityError, NewerFormat."""
+        return version.manifest() if self._mirrors is None else self._mirrors.manifest(version)
+
+    def whole(self, version: Version, anchor: Weights | Anchor) -> Manifest:
+        """The manifest of the version's whole weights. Raises as `manifest`."""
+        if self._mirrors is None:
+            return version.whole(anchor)
+        return self._mirrors.whole(version, anchor)
+
+    def copies(self, version: Version, name: str) -> Copies:
+        """Where an object of the version can be read."""
+        return self.snapshot(version, None).copies(name)
+
+    def snapshot(self, version: Version, manifest: Manifest | None) -> Snapshot:
+        """The version for reading; by its own manifest when none is given."""
+        found = self.manifest(version) if manifest is None else manifest
+        return Snapshot(found, version.place.path, version, self._mirrors)
+
+
+class Protection:
+    """A reader's lease, taken and moved in the background: it must not hold up a transfer that is shorter
+    than the time that a collection waits. Where the store cannot be written, there is none.
+
+    Args:
+        lease: takes a lease of everything.
+    """
+
+    def __init__(self, lease: Callable[[], Lease]) -> None:
+        self._take = lease
+        self._lease: Lease | None = None
+        self._failed = False
+        self._wanted: tuple[int, ...] = ()
+        self._lock = threading.Lock()
+        self._moving: threading.Thread | None = None
+
+    def cover(self, *versions: int) -> None:
+        """Protect these versions, and no others, as soon as may be. Returns at once."""
+        with self._lock:
+            self._wanted = versions
+            if self._failed or (self._moving is not None and self._moving.is_alive()):
+                return
+            self._moving = threading.Thread(target=self._move, name="wstore-lease", daemon=True)
+            self._moving.start()
+
+    def release(self) -> None:
+        """Protect nothing any more."""
+        moving = self._moving
+        if moving is not None:
+            moving.join()
+        if self._lease is not None:
+            self._lease.release()
+            self._lease = None
+
+    def _move(self) -> None:
+        covered: tuple[int, ...] | None = None
+        while True:
+            with self._lock:
+                wanted = self._wanted
+                if wanted == covered:
+                    self._moving = None
+                    return
+            try:
+                if self._lease is None:
+                    self._lease = self._take()
+                self._lease.narrow(*wanted)
+            except WStoreError as error:
+                _log.warning("reading without a lease: %s", error)
+                self._failed = True
+                return
+            covered = wanted

@@ -1,0 +1,59 @@
+"""Whether the weights that a trainer starts from are a version's: then its chain goes on."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from wstore_codecs.block import Block
+from wstore_codecs.digest import TensorDigest, combine, digest_block
+from wstore_transports.delta.baseline import Baseline
+
+if TYPE_CHECKING:
+    from wstore_transports.checkpoint.pieces import Inventory, Piece
+    from wstore_transports.delta.baseline import Where
+    from wstore_transports.versions import Version
+    from wstore_transports.versions.documents import Manifest
+
+
+def proven_baseline(
+    inventory: Inventory, version: Version, *, where: Where, threads: int, whole: bool
+) -> Baseline | None:
+    """A baseline of these pieces when they are a version's values, else None.
+
+    Args:
+        whole: these pieces are all of the model, so that its names must be theirs.
+
+    Raises:
+        IntegrityError, NewerFormat, VersionGone: of the version's manifest.
+    """
+    manifest = version.manifest()
+    if whole and (
+        {piece.name for piece in inventory.pieces} != manifest.tensors.keys()
+        or dict(inventory.aliases) != manifest.aliases
+    ):
+        return None
+    with ThreadPoolExecutor(threads, "wstore-resume") as pool:
+        if not all(pool.map(lambda piece: _is_there(piece, manifest), inventory.pieces)):
+            return None
+    return Baseline(inventory, where=where, threads=threads)
+
+
+def _is_there(piece: Piece, manifest: Manifest) -> bool:
+    """Whether the version holds just these values in the piece's box.
+
+    Its blocks must tile the box: a digest says nothing of a part of a block.
+    """
+    tensor = manifest.tensors.get(piece.name)
+    if tensor is None or (tensor.dtype, tuple(tensor.shape)) != (piece.dtype.name, piece.shape):
+        return False
+    digests, elements = [], 0
+    for block in tensor.blocks:
+        box = Block(piece.name, tuple(block.origin), tuple(block.extent))
+        if piece.box.contains(box):
+            digests.append(TensorDigest.from_hex(block.digest))
+            elements += box.size
+    if elements != piece.box.size:
+        return False
+    found = digest_block(piece.array, piece.shape, piece.box.origin, name=piece.name)
+    return combine(digests) == found

@@ -1,0 +1,325 @@
+"""Brings what a route needs to this host, and proves it; the engine goes on serving meanwhile."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import xxhash
+
+from wstore.errors import IntegrityError, NotFound
+from wstore.transfer import run_parallel
+from wstore_codecs.apply import apply
+from wstore_codecs.block import Block
+from wstore_codecs.frame import Frame
+from wstore_codecs.slices import slice_proof
+from wstore_codecs.targets import Held
+from wstore_transports.checkpoint.fetch import Fetcher, plan
+from wstore_transports.checkpoint.targets import allocate
+from wstore_transports.delta.wanted import check_same, wanted_frames
+from wstore_transports.versions.parallel import in_parallel
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Mapping, Sequence
+
+    from wstore.path import StoragePath
+    from wstore_codecs.cutting import Unit
+    from wstore_codecs.slices import SliceProof
+    from wstore_codecs.tensors import Array
+    from wstore_transports.checkpoint.targets import Framework
+    from wstore_transports.delta.origin import Origin
+    from wstore_transports.delta.route import Route, Whole
+    from wstore_transports.delta.spool import Kept, Spool
+    from wstore_transports.delta.wanted import Holding, WantedFrame
+    from wstore_transports.versions import Version
+    from wstore_transports.versions.documents import Manifest
+
+REQUESTS = 8
+"""Objects that are read at once."""
+
+LOAD_BUDGET = 256 << 20
+"""Bytes that loading whole weights may hold beside them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loaded:
+    """Whole weights in memory of their own.
+
+    Attributes:
+        arrays: by stored name: the box that is held of each tensor.
+        slices: proofs of the units that are held in part.
+    """
+
+    arrays: Mapping[str, Array]
+    slices: dict[Unit, SliceProof]
+
+
+@dataclass(slots=True, eq=False)
+class Staged:
+    """A version that is at hand and proven, to be applied. Holds memory until it is applied or closed.
+
+    Attributes:
+        route: how it is come to.
+        manifest: of the version.
+        holding: what it was staged for.
+        loaded: whole weights, where the route begins with them; they are at the version already.
+        fetched_nbytes: bytes that were read.
+        checked: units that were found to be what their frames apply to.
+        slices: proofs of the units that are held in part; None where nobody looked yet.
+        seconds: by stage.
+    """
+
+    route: Route
+    manifest: Manifest
+    holding: Holding
+    loaded: Loaded | None
+    fetched_nbytes: int
+    _kept: list[Kept]
+    checked: set[Unit] = field(default_factory=set)
+    slices: dict[Unit, SliceProof] | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def version(self) -> Version:
+        """The version."""
+        return self.route.target
+
+    def frames(self) -> list[Frame]:
+        """The frames, those of older versions first."""
+        return [Frame.parse(kept.data()) for kept in self._kept]
+
+    def close(self) -> None:
+        """Give the memory back. Idempotent."""
+        for kept in self._kept:
+            kept.drop()
+        self._kept.clear()
+        self.loaded = None
+
+
+class Stager:
+    """Stages routes of one origin.
+
+    Args:
+        spool: where encoded frames are kept.
+        threads: blocks that are decoded at once, where weights are loaded whole.
+    """
+
+    def __init__(self, origin: Origin, spool: Spool, *, threads: int) -> None:
+        self._origin = origin
+        self._spool = spool
+        self._threads = threads
+
+    def stage(
+        self,
+        route: Route,
+        holding: Holding,
+        known: Manifest | None,
+        *,
+        framework: Framework,
+        cancel: threading.Event | None,
+    ) -> Staged:
+        """Read all that a route needs.
+
+        Args:
+            known: the manifest of the version that is held, to check the first delta against.
+            framework: of memory for whole weights.
+
+        Raises:
+            VersionGone: retention was faster. IntegrityError: naming tensor and URL. NoSpace, Cancelled;
+                the store's errors. Nothing is held then.
+        """
+        started = time.monotonic()
+        with ThreadPoolExecutor(1, "wstore-load") as pool:
+            whole = route.whole
+            loading = (
+                None
+                if whole is None
+                else pool.submit(self._load, whole, holding, framework, cancel)
+            )
+            kept: list[Kept] = []
+            try:
+                before = known if whole is None else None
+                manifest, fetched = self._fetch_deltas(route, holding, before, kept, cancel)
+                if loading is None or whole is None:
+                    if manifest is None:
+                        raise AssertionError("a route without a step")
+                    staged = Staged(route, manifest, holding, None, fetched, kept)
+                else:
+                    staged = self._follow(route, holding, loading.result(), manifest, kept)
+                    staged.fetched_nbytes = fetched + whole.nbytes
+            except BaseException:
+                for one in kept:
+                    one.drop()
+                raise
+        staged.seconds["fetch"] = time.monotonic() - started
+        return staged
+
+    def _follow(
+        self,
+        route: Route,
+        holding: Holding,
+        loaded: tuple[Manifest, dict[str, Array]],
+        manifest: Manifest | None,
+        kept: list[Kept],
+    ) -> Staged:
+        """Whole weights, brought to the target by the deltas."""
+        first, arrays = loaded
+        slices: dict[Unit, SliceProof] = {}
+        if kept:
+            state = _state(first, holding, arrays)
+            frames = [Frame.parse(one.data()) for one in kept]
+            slices = missing_slices(frames, state, {})
+            apply(frames, state, slices=slices, threads=self._threads)
+            for one in kept:
+                one.drop()
+        return Staged(route, manifest or first, holding, Loaded(arrays, slices), 0, [])
+
+    def _load(
+        self,
+        whole: Whole,
+        holding: Holding,
+        framework: Framework,
+        cancel: threading.Event | None,
+    ) -> tuple[Manifest, dict[str, Array]]:
+        manifest = self._origin.whole(whole.version, whole.anchor)
+        snapshot = self._origin.snapshot(whole.version, manifest)
+        targets = []
+        for name, tensor in manifest.tensors.items():
+            box = holding.get(name, Block.whole(name, tensor.shape))
+            if box is not None:
+                targets.append(allocate(name, tensor, box, framework))
+        with snapshot.explained():
+            fetcher = Fetcher(
+                snapshot.objects(), verify=True, budget=LOAD_BUDGET, progress=None, cancel=cancel
+            )
+            fetcher.read(plan(targets))
+        return manifest, {target.name: target.array for target in targets}
+
+    def _fetch_deltas(
+        self,
+        route: Route,
+        holding: Holding,
+        before: Manifest | None,
+        kept: list[Kept],
+        cancel: threading.Event | None,
+    ) -> tuple[Manifest | None, int]:
+        """The frames of all deltas, oldest first, into `kept`; the last manifest, and bytes read."""
+        manifests = in_parallel(self._origin.manifest, route.deltas)
+        jobs: list[_Job] = []
+        for version, manifest in zip(route.deltas, manifests, strict=True):
+            if before is not None:
+                _check_follows(version, before, manifest)
+            before = manifest
+            jobs += _jobs(version, manifest, holding)
+        results: list[list[Kept]] = [[] for _ in jobs]
+
+        def run(index: int) -> None:
+            results[index] = self._read(jobs[index], cancel)
+
+        try:
+            run_parallel(len(jobs), run, concurrency=REQUESTS, cancel=cancel)
+        finally:
+            for found in results:
+                kept.extend(found)
+        return (manifests[-1] if manifests else None), sum(job.nbytes for job in jobs)
+
+    def _read(self, job: _Job, cancel: threading.Event | None) -> list[Kept]:
+        name = job.manifest.objects[job.frames[0].object].name
+
+        def use(path: StoragePath) -> list[memoryview]:
+            ranges = [(frame.offset, frame.nbytes) for frame in job.frames]
+            found = path.read_ranges(ranges, cancel=cancel)
+            for frame, data in zip(job.frames, found, strict=True):
+                check_frame(frame, data, job.manifest, path)
+            return found
+
+        try:
+            found = self._origin.copies(job.version, name).read(use, cancel)
+        except NotFound as error:
+            raise job.version.missing(error) from error
+        return [self._spool.keep(data) for data in found]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Job:
+    """Frames of one object of one version."""
+
+    version: Version
+    manifest: Manifest
+    frames: tuple[WantedFrame, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(frame.nbytes for frame in self.frames)
+
+
+def _jobs(version: Version, manifest: Manifest, holding: Holding) -> list[_Job]:
+    by_object: dict[int, list[WantedFrame]] = {}
+    for frame in wanted_frames(manifest, holding):
+        by_object.setdefault(frame.object, []).append(frame)
+    return [_Job(version, manifest, tuple(frames)) for frames in by_object.values()]
+
+
+def _check_follows(version: Version, before: Manifest, manifest: Manifest) -> None:
+    try:
+        check_same(before, manifest)
+    except IntegrityError as error:
+        error.url = version.object(version.record.manifest.name).url
+        raise
+
+
+def check_frame(
+    wanted: WantedFrame, data: memoryview, manifest: Manifest, path: StoragePath
+) -> None:
+    """Raises IntegrityError unless these bytes are the frame that a manifest names."""
+    if len(data) != wanted.nbytes or xxhash.xxh3_128_hexdigest(data) != wanted.hash:
+        raise IntegrityError(
+            f"tensor {wanted.blocks[0][0]!r}: bytes {wanted.offset} to {wanted.offset + wanted.nbytes} "
+            "do not have the hash that the manifest gives",
+            url=path.url,
+        )
+    try:
+        wanted.check(Frame.parse(data), manifest)
+    except IntegrityError as error:
+        error.url = path.url
+        raise
+
+
+def missing_slices(
+    frames: Sequence[Frame],
+    state: Mapping[str, Array | Held | None],
+    known: Mapping[Unit, SliceProof],
+) -> dict[Unit, SliceProof]:
+    """Proofs of the units that a state holds in part and nobody has a proof of yet, with the known ones."""
+    proofs = dict(known)
+    for frame in frames:
+        header = frame.header
+        if header.base is None or header.unit in proofs:
+            continue
+        members = header.unit.members
+        whole = all(_held_whole(state.get(member.block.tensor), member.block) for member in members)
+        if not whole:
+            proofs[header.unit] = slice_proof(header.unit, state, header.base)
+    return proofs
+
+
+def _held_whole(entry: Array | Held | None, block: Block) -> bool:
+    if entry is None:
+        return False
+    if not isinstance(entry, Held):
+        return True
+    have = Block(block.tensor, tuple(entry.origin), tuple(entry.array.shape))
+    return have.contains(block)
+
+
+def _state(
+    manifest: Manifest, holding: Holding, arrays: Mapping[str, Array]
+) -> dict[str, Array | Held | None]:
+    state: dict[str, Array | Held | None] = {}
+    for name, tensor in manifest.tensors.items():
+        box = holding.get(name, Block.whole(name, tensor.shape))
+        state[name] = None if box is None else Held(arrays[name], tuple(tensor.shape), box.origin)
+    return state
