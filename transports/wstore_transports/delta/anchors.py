@@ -76,6 +76,7 @@ class AnchorJob:
         self._timeout_s = timeout_s
         self._cancel = threading.Event()
         self._contents = Contents(baseline)
+        self._replicas = dict(baseline.replica_blocks)
         self.committed: Anchor | None = None
         self._thread = threading.Thread(target=self._run, name="wstore-anchor", daemon=True)
         self._thread.start()
@@ -126,6 +127,8 @@ class AnchorJob:
                 self._contents.stored(made, sink.add(made.frame))
             sink.finish()
             sink.wait()
+            for name, blocks in self._replicas.items():
+                self._contents.replica(name, blocks)
             self._anchoring.done(
                 sink.objects,
                 self._contents.tensors,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from wstore_codecs.proof import Proof
     from wstore_codecs.tensors import Array
     from wstore_transports.checkpoint.pieces import Inventory, Piece
+    from wstore_transports.versions.documents import Block
 
 Where = Literal["host", "device"]
 """Where a baseline lies: in host memory, or where the tensors are."""
@@ -34,6 +35,8 @@ class Baseline:
     Attributes:
         pieces: by tensor, what was handed in, with the baseline's memory as its array.
         aliases: further names -> the name that their values are stored under.
+        replicas: by tensor, pieces that another rank stores: this one keeps no values of them.
+        replica_blocks: by tensor, their blocks with the digests of the newest version.
         units: in the order in which frames are made.
         units_of: by tensor, which units hold elements of it.
         proofs: by unit, what its content is; None until it was encoded once.
@@ -58,6 +61,9 @@ class Baseline:
             copies = pool.map(lambda piece: _copied(piece, where), inventory.pieces)
             self.pieces = {piece.name: piece for piece in copies}
         self.aliases: Mapping[str, str] = dict(inventory.aliases)
+        self.replicas: dict[str, Piece] = {}
+        self.replica_blocks: dict[str, list[Block]] = {}
+        self.cuts: Cuts = {}
         self.nbytes = inventory.nbytes
         self._state: dict[str, Array | Held | None] = {
             name: Held(piece.array, piece.shape, piece.box.origin)
@@ -71,6 +77,7 @@ class Baseline:
 
     def cut(self, cuts: Cuts) -> None:
         """Cut the pieces anew; nothing is known of the new units yet."""
+        self.cuts = cuts
         self.units = plan_state(self._state, cuts=cuts)
         self.proofs = [None] * len(self.units)
         self.digests = [()] * len(self.units)
@@ -79,9 +86,25 @@ class Baseline:
             for name in dict.fromkeys(member.block.tensor for member in unit.members):
                 self.units_of[name].append(index)
 
+    def give_up(self, replicas: Mapping[str, list[Block]]) -> None:
+        """Leave pieces to the ranks that store them.
+
+        Args:
+            replicas: by tensor, the piece's blocks in the newest version.
+        """
+        if not replicas:
+            return
+        for name in replicas:
+            piece = self.pieces.pop(name)
+            self.replicas[name] = replace(piece, array=np.empty(0, piece.dtype.numpy))
+            del self._state[name]
+            self.nbytes -= piece.nbytes
+        self.replica_blocks = dict(replicas)
+        self.cut(self.cuts)
+
     def check(self, piece: Piece) -> None:
         """Raises InvalidArgument where a piece is another than the one of that name was before."""
-        before = self.pieces.get(piece.name)
+        before = self.pieces.get(piece.name) or self.replicas.get(piece.name)
         if before is None:
             raise InvalidArgument(
                 f"tensor {piece.name!r} is new: publish with full=True to begin anew with it"

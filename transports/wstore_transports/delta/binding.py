@@ -43,6 +43,10 @@ class Bound:
         """The boxes that are held, for all memory together where they agree."""
         return {name: None if piece is None else piece.box for name, piece in self.pieces.items()}
 
+    def held(self) -> dict[str, Held]:
+        """The memory that there is, by stored name."""
+        return {name: _held(piece) for name, piece in self.pieces.items() if piece is not None}
+
     def state(self) -> dict[str, Array | Held | None]:
         """The memory as `wstore_codecs.apply` takes it."""
         return {

@@ -16,7 +16,7 @@ from wstore_codecs.digest import digest_block, digest_each
 from wstore_codecs.frame import encode_unit, pack_bits, unpack_bits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from concurrent.futures import Future
 
     from wstore_codecs.cutting import Unit
@@ -129,14 +129,17 @@ class DeltaEncoder:
             box = piece.box.local(unit.members[0].block)
             self._submit(index, [tensors.box_view(piece.array, box)])
 
-    def finish(self) -> None:
+    def finish(self, missing: Iterable[str] = ()) -> None:
         """Wait for all that was begun.
+
+        Args:
+            missing: tensors beside those of the encoder that did not come.
 
         Raises:
             InvalidArgument: a tensor of the baseline did not come.
         """
-        if self._missing:
-            names = sorted(self._missing)
+        names = sorted({*self._missing, *missing})
+        if names:
             more = f" and {len(names) - 10} more" if len(names) > 10 else ""
             raise InvalidArgument(
                 f"tensors of the version before are missing: {', '.join(names[:10])}{more}: hand them in "

@@ -40,6 +40,11 @@ class Origin:
         return self._root
 
     @property
+    def single(self) -> Root | None:
+        """The root where there is one place and it is open; else None."""
+        return self._root
+
+    @property
     def followed(self) -> Root | Mirrors:
         """What is asked for versions."""
         return self.root if self._mirrors is None else self._mirrors

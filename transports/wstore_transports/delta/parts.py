@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from wstore.path import StoragePath
     from wstore_codecs.part import Row
-    from wstore_transports.checkpoint.pieces import Piece
     from wstore_transports.delta.baseline import Baseline
     from wstore_transports.delta.encoding import Made
     from wstore_transports.delta.spool import Kept, Spool
@@ -221,9 +220,10 @@ class Contents:
                 ),
             )
 
-    def replicas(self, piece: Piece, blocks: Sequence[Block]) -> None:
-        """A piece that another rank stores."""
-        self.tensors[piece.name] = Tensor(
+    def replica(self, name: str, blocks: Sequence[Block]) -> None:
+        """A piece that another rank stores: what this rank vouches for."""
+        piece = self._baseline.replicas[name]
+        self.tensors[name] = Tensor(
             dtype=piece.dtype.name, shape=list(piece.shape), blocks=list(blocks)
         )
 

@@ -14,6 +14,7 @@ from wstore_transports.checkpoint.pieces import Collector, piece_of
 from wstore_transports.delta.baseline import Baseline
 from wstore_transports.delta.encoding import DeltaEncoder, encode_whole
 from wstore_transports.delta.parts import Contents
+from wstore_transports.delta.replicas import vouched
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from wstore_transports.delta.baseline import Where
     from wstore_transports.delta.encoding import Made
     from wstore_transports.delta.parts import PartSink, Placed
+    from wstore_transports.versions.documents import Block
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,6 +90,7 @@ class PendingDelta:
         self._placed: dict[int, Placed] = {}
         self._results: dict[int, tuple[Proof, tuple[str, ...]]] = {}
         self._seen: dict[str, Piece] = {}
+        self._replicas: dict[str, list[Block]] = {}
         self._encoder = DeltaEncoder(baseline, codec=codec, threads=threads, take=self._take)
 
     def add(self, name: str, value: Array | Shard) -> None:
@@ -95,11 +98,15 @@ class PendingDelta:
             raise InvalidArgument(f"tensor {name!r} is given twice")
         piece = piece_of(name, value)
         self._seen[name] = piece
-        if name not in self._baseline.aliases:
+        if name in self._baseline.replicas:
+            self._baseline.check(piece)
+            self._replicas[name] = vouched(piece, self._baseline.cuts)
+            self._contents.replica(name, self._replicas[name])
+        elif name not in self._baseline.aliases:
             self._encoder.add(piece)
 
     def finish(self) -> Prepared:
-        self._encoder.finish()
+        self._encoder.finish(set(self._baseline.replicas) - set(self._seen))
         for alias, stored in self._baseline.aliases.items():
             self._check_tied(alias, stored)
         self._sink.finish()
@@ -141,6 +148,7 @@ class PendingDelta:
             self._baseline.advance(frames, threads=self._threads)
         for index, (proof, digests) in self._results.items():
             self._baseline.learn(index, proof, digests)
+        self._baseline.replica_blocks.update(self._replicas)
 
 
 class PendingFull:

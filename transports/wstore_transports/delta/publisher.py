@@ -16,6 +16,7 @@ from wstore_transports.delta.anchors import AnchorJob, Traffic
 from wstore_transports.delta.flight import Flight, give_up
 from wstore_transports.delta.parts import UPLOADS, Destination, PartSink
 from wstore_transports.delta.pending import PendingDelta, PendingFull
+from wstore_transports.delta.replicas import stored_elsewhere
 from wstore_transports.delta.reports import PublishReport
 from wstore_transports.delta.resuming import proven_baseline
 from wstore_transports.delta.spool import MEMORY_BYTES, Spool
@@ -212,7 +213,8 @@ class Publisher:
             newest,
             where=self._where,
             threads=self._threads,
-            whole=self._session.ranks == 1,
+            rank=self._session.rank,
+            ranks=self._session.ranks,
         )
         if baseline is None:
             _log.warning(
@@ -361,6 +363,9 @@ class Publisher:
         self._newest, self._newest_attempt = version, attempt
         self._baseline = None  # of no use should this fail
         prepared.land()
+        if version.kind == "full" and self._session.ranks > 1:
+            manifest, rank = version.manifest(), self._session.rank
+            prepared.baseline.give_up(stored_elsewhere(prepared.baseline, manifest, rank))
         self._baseline = prepared.baseline
         self._restart = False
         if version.kind == "full":

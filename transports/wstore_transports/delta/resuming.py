@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from wstore_codecs.block import Block
 from wstore_codecs.digest import TensorDigest, combine, digest_block
 from wstore_transports.delta.baseline import Baseline
+from wstore_transports.delta.replicas import stored_elsewhere, vouched
+from wstore_transports.delta.route import find_route
 
 if TYPE_CHECKING:
     from wstore_transports.checkpoint.pieces import Inventory, Piece
@@ -17,18 +19,15 @@ if TYPE_CHECKING:
 
 
 def proven_baseline(
-    inventory: Inventory, version: Version, *, where: Where, threads: int, whole: bool
+    inventory: Inventory, version: Version, *, where: Where, threads: int, rank: int, ranks: int
 ) -> Baseline | None:
     """A baseline of these pieces when they are a version's values, else None.
-
-    Args:
-        whole: these pieces are all of the model, so that its names must be theirs.
 
     Raises:
         IntegrityError, NewerFormat, VersionGone: of the version's manifest.
     """
     manifest = version.manifest()
-    if whole and (
+    if ranks == 1 and (
         {piece.name for piece in inventory.pieces} != manifest.tensors.keys()
         or dict(inventory.aliases) != manifest.aliases
     ):
@@ -36,7 +35,12 @@ def proven_baseline(
     with ThreadPoolExecutor(threads, "wstore-resume") as pool:
         if not all(pool.map(lambda piece: _is_there(piece, manifest), inventory.pieces)):
             return None
-    return Baseline(inventory, where=where, threads=threads)
+    baseline = Baseline(inventory, where=where, threads=threads)
+    first = find_route(version, 0).whole
+    if ranks > 1 and first is not None:
+        owned = stored_elsewhere(baseline, first.version.whole(first.anchor), rank)
+        baseline.give_up({name: vouched(baseline.pieces[name], {}) for name in owned})
+    return baseline
 
 
 def _is_there(piece: Piece, manifest: Manifest) -> bool:

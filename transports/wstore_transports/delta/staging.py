@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from wstore_codecs.slices import slice_proof
 from wstore_codecs.targets import Held
 from wstore_transports.checkpoint.fetch import Fetcher, plan
 from wstore_transports.checkpoint.targets import allocate
+from wstore_transports.delta.partition import segments
 from wstore_transports.delta.wanted import check_same, wanted_frames
 from wstore_transports.versions.parallel import in_parallel
 
@@ -30,12 +32,15 @@ if TYPE_CHECKING:
     from wstore_codecs.slices import SliceProof
     from wstore_codecs.tensors import Array
     from wstore_transports.checkpoint.targets import Framework
+    from wstore_transports.delta.ahead import Ahead
     from wstore_transports.delta.origin import Origin
     from wstore_transports.delta.route import Route, Whole
     from wstore_transports.delta.spool import Kept, Spool
     from wstore_transports.delta.wanted import Holding, WantedFrame
     from wstore_transports.versions import Version
     from wstore_transports.versions.documents import Manifest
+
+_log = logging.getLogger("wstore.delta")
 
 REQUESTS = 8
 """Objects that are read at once."""
@@ -77,7 +82,7 @@ class Staged:
     holding: Holding
     loaded: Loaded | None
     fetched_nbytes: int
-    _kept: list[Kept]
+    _kept: list[list[Kept]]
     checked: set[Unit] = field(default_factory=set)
     slices: dict[Unit, SliceProof] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
@@ -87,16 +92,25 @@ class Staged:
         """The version."""
         return self.route.target
 
-    def frames(self) -> list[Frame]:
-        """The frames, those of older versions first."""
-        return [Frame.parse(kept.data()) for kept in self._kept]
+    def segments(self) -> list[list[Frame]]:
+        """The frames, those of older versions first, in segments that are applied one after the other."""
+        return _segments(self._kept)
 
     def close(self) -> None:
         """Give the memory back. Idempotent."""
-        for kept in self._kept:
-            kept.drop()
+        _drop(self._kept)
         self._kept.clear()
         self.loaded = None
+
+
+def _segments(versions: list[list[Kept]]) -> list[list[Frame]]:
+    return segments([Frame.parse(kept.data()) for kept in version] for version in versions)
+
+
+def _drop(versions: list[list[Kept]]) -> None:
+    for version in versions:
+        for kept in version:
+            kept.drop()
 
 
 class Stager:
@@ -119,11 +133,13 @@ class Stager:
         known: Manifest | None,
         *,
         framework: Framework,
+        ahead: Ahead | None,
         cancel: threading.Event | None,
     ) -> Staged:
         """Read all that a route needs.
 
         Args:
+            ahead: what was read of it already.
             known: the manifest of the version that is held, to check the first delta against.
             framework: of memory for whole weights.
 
@@ -139,10 +155,10 @@ class Stager:
                 if whole is None
                 else pool.submit(self._load, whole, holding, framework, cancel)
             )
-            kept: list[Kept] = []
+            kept: list[list[Kept]] = []
             try:
                 before = known if whole is None else None
-                manifest, fetched = self._fetch_deltas(route, holding, before, kept, cancel)
+                manifest, fetched = self._fetch_deltas(route, holding, before, kept, ahead, cancel)
                 if loading is None or whole is None:
                     if manifest is None:
                         raise AssertionError("a route without a step")
@@ -151,8 +167,7 @@ class Stager:
                     staged = self._follow(route, holding, loading.result(), manifest, kept)
                     staged.fetched_nbytes = fetched + whole.nbytes
             except BaseException:
-                for one in kept:
-                    one.drop()
+                _drop(kept)
                 raise
         staged.seconds["fetch"] = time.monotonic() - started
         return staged
@@ -163,18 +178,16 @@ class Stager:
         holding: Holding,
         loaded: tuple[Manifest, dict[str, Array]],
         manifest: Manifest | None,
-        kept: list[Kept],
+        kept: list[list[Kept]],
     ) -> Staged:
         """Whole weights, brought to the target by the deltas."""
         first, arrays = loaded
         slices: dict[Unit, SliceProof] = {}
-        if kept:
-            state = _state(first, holding, arrays)
-            frames = [Frame.parse(one.data()) for one in kept]
-            slices = missing_slices(frames, state, {})
+        state = _state(first, holding, arrays)
+        for frames in _segments(kept):
+            slices = missing_slices(frames, state, slices)
             apply(frames, state, slices=slices, threads=self._threads)
-            for one in kept:
-                one.drop()
+        _drop(kept)
         return Staged(route, manifest or first, holding, Loaded(arrays, slices), 0, [])
 
     def _load(
@@ -203,7 +216,8 @@ class Stager:
         route: Route,
         holding: Holding,
         before: Manifest | None,
-        kept: list[Kept],
+        kept: list[list[Kept]],
+        ahead: Ahead | None,
         cancel: threading.Event | None,
     ) -> tuple[Manifest | None, int]:
         """The frames of all deltas, oldest first, into `kept`; the last manifest, and bytes read."""
@@ -217,30 +231,51 @@ class Stager:
         results: list[list[Kept]] = [[] for _ in jobs]
 
         def run(index: int) -> None:
-            results[index] = self._read(jobs[index], cancel)
+            results[index] = self._read(jobs[index], ahead, cancel)
 
         try:
             run_parallel(len(jobs), run, concurrency=REQUESTS, cancel=cancel)
         finally:
-            for found in results:
-                kept.extend(found)
+            for version in route.deltas:
+                found = (r for job, r in zip(jobs, results, strict=True) if job.version is version)
+                kept.append([one for result in found for one in result])
         return (manifests[-1] if manifests else None), sum(job.nbytes for job in jobs)
 
-    def _read(self, job: _Job, cancel: threading.Event | None) -> list[Kept]:
+    def _read(self, job: _Job, ahead: Ahead | None, cancel: threading.Event | None) -> list[Kept]:
         name = job.manifest.objects[job.frames[0].object].name
+        found = {} if ahead is None else _read_ahead(job, name, ahead)
+        missing = [frame for frame in job.frames if frame.offset not in found]
 
         def use(path: StoragePath) -> list[memoryview]:
-            ranges = [(frame.offset, frame.nbytes) for frame in job.frames]
-            found = path.read_ranges(ranges, cancel=cancel)
-            for frame, data in zip(job.frames, found, strict=True):
-                check_frame(frame, data, job.manifest, path)
-            return found
+            ranges = [(frame.offset, frame.nbytes) for frame in missing]
+            replies = path.read_ranges(ranges, cancel=cancel)
+            for frame, data in zip(missing, replies, strict=True):
+                check_frame(frame, data, job.manifest, path.url)
+            return replies
 
+        if missing:
+            try:
+                replies = self._origin.copies(job.version, name).read(use, cancel)
+            except NotFound as error:
+                raise job.version.missing(error) from error
+            found.update(zip((frame.offset for frame in missing), replies, strict=True))
+        return [self._spool.keep(found[frame.offset]) for frame in job.frames]
+
+
+def _read_ahead(job: _Job, name: str, ahead: Ahead) -> dict[int, memoryview]:
+    """The frames of a job that were read already, by offset; what is not sound is read again."""
+    found: dict[int, memoryview] = {}
+    for frame in job.frames:
+        data = ahead.frame(name, frame.offset, frame.nbytes)
+        if data is None:
+            continue
         try:
-            found = self._origin.copies(job.version, name).read(use, cancel)
-        except NotFound as error:
-            raise job.version.missing(error) from error
-        return [self._spool.keep(data) for data in found]
+            check_frame(frame, data, job.manifest, job.version.object(name).url)
+        except IntegrityError as error:
+            _log.debug("what was read ahead is not used: %s", error)
+        else:
+            found[frame.offset] = data
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -271,20 +306,18 @@ def _check_follows(version: Version, before: Manifest, manifest: Manifest) -> No
         raise
 
 
-def check_frame(
-    wanted: WantedFrame, data: memoryview, manifest: Manifest, path: StoragePath
-) -> None:
+def check_frame(wanted: WantedFrame, data: memoryview, manifest: Manifest, url: str) -> None:
     """Raises IntegrityError unless these bytes are the frame that a manifest names."""
     if len(data) != wanted.nbytes or xxhash.xxh3_128_hexdigest(data) != wanted.hash:
         raise IntegrityError(
             f"tensor {wanted.blocks[0][0]!r}: bytes {wanted.offset} to {wanted.offset + wanted.nbytes} "
             "do not have the hash that the manifest gives",
-            url=path.url,
+            url=url,
         )
     try:
         wanted.check(Frame.parse(data), manifest)
     except IntegrityError as error:
-        error.url = path.url
+        error.url = url
         raise
 
 

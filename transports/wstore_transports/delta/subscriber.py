@@ -14,10 +14,13 @@ from wstore_codecs.apply import apply, check_bases
 from wstore_codecs.block import Block
 from wstore_codecs.journal import Journal
 from wstore_codecs.shielding import shielded
+from wstore_codecs.targets import Held
+from wstore_codecs.tensors import copied
 from wstore_transports.checkpoint.reader import box_of
 from wstore_transports.delta.agreement import Alone, agree, decide, same
 from wstore_transports.delta.binding import bind
 from wstore_transports.delta.copying import check_copies, copy_into
+from wstore_transports.delta.following import Follower, Patience
 from wstore_transports.delta.origin import Origin, Protection
 from wstore_transports.delta.reports import ApplyReport
 from wstore_transports.delta.route import find_route
@@ -25,6 +28,7 @@ from wstore_transports.delta.spool import MEMORY_BYTES, Spool
 from wstore_transports.delta.staging import Stager, missing_slices
 from wstore_transports.errors import GroupFailed, VersionGone
 from wstore_transports.versions import Mirrors
+from wstore_transports.versions.pace import Pace
 
 if TYPE_CHECKING:
     import threading
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
     from wstore_codecs.tensors import Array
     from wstore_transports.checkpoint.targets import Framework
     from wstore_transports.delta.agreement import Group
+    from wstore_transports.delta.ahead import Ahead
     from wstore_transports.delta.binding import Bound, EngineState
     from wstore_transports.delta.staging import Staged
     from wstore_transports.delta.wanted import Holding
@@ -107,6 +112,7 @@ class Subscriber:
         self._stager = Stager(self._origin, self._spool, threads=self._threads)
         self._journal = journal or Journal(spill=spill)
         self._dead_after_s = dead_after_s
+        self._pace = Pace()
         self._protection = Protection(lambda: self._origin.followed.lease(reader_id))
         self._held = 0
         self._manifest: Manifest | None = None
@@ -183,7 +189,7 @@ class Subscriber:
         chosen = None if names is None else list(names)
         shapes = self._origin.manifest(target)
         holding = holding_of(shapes, chosen, box or {})
-        staged = self._stage(target, 0, holding, framework, cancel)
+        staged = self._stage(target, 0, holding, framework, None, cancel)
         loaded = staged.loaded
         if loaded is None:
             raise AssertionError("a route from nothing begins with whole weights")
@@ -216,20 +222,7 @@ class Subscriber:
         Raises:
             VersionGone: retention let the version go. IntegrityError, NoVersion, NoSpace, Cancelled, ...
         """
-        target = self._version(version)
-        holding = self._holding
-        if state is not None:
-            holding = bind(state, self._origin.manifest(target)).holding()
-        staged = self._stage(target, self._held, holding, "numpy", cancel)
-        if state is not None and staged.loaded is None:
-            started = time.monotonic()
-            try:
-                self._check(staged, state)
-            except BaseException:
-                staged.close()
-                raise
-            staged.seconds["check"] = time.monotonic() - started
-        return staged
+        return self._prefetch(self._version(version), state, None, cancel)
 
     def apply(self, staged: Staged, state: EngineState) -> ApplyReport:
         """Bring the engine's memory to the version that was staged: all of it, or nothing.
@@ -288,11 +281,9 @@ class Subscriber:
         Raises:
             As `wait`, `prefetch` and `apply`. In each case the memory is what it was.
         """
-        started = time.monotonic()
-        target = self._agreed(version, timeout, cancel)
-        waited = time.monotonic() - started
-        staged = self._voting(lambda confirm: self._all_staged(target, state, cancel, confirm))
-        staged.seconds["wait"] = waited
+        staged = self._voting(
+            lambda confirm: self._stage_next(state, version, timeout, cancel, confirm)
+        )
         return self.apply(staged, state)
 
     def close(self) -> None:
@@ -318,27 +309,88 @@ class Subscriber:
             return self.latest()
         return self.version(version) if isinstance(version, int) else version
 
-    def _agreed(
-        self, version: int | Version | None, timeout: float, cancel: threading.Event | None
-    ) -> Version:
-        """The version to come to: rank 0's choice, that all ranks can see."""
-        if version is not None:
-            return self._version(version)
-        if self._group.size == 1:
-            return self.wait(timeout=timeout, cancel=cancel)
-        newest = ""
-        error: BaseException | None = None
-        if self._group.rank == 0:
+    def _stage_next(
+        self,
+        state: EngineState,
+        version: int | Version | None,
+        timeout: float,
+        cancel: threading.Event | None,
+        confirm: Callable[[], None],
+    ) -> Staged:
+        """The version to come to, staged on all ranks."""
+        started = time.monotonic()
+        ahead: Ahead | None = None
+        if version is None:
+            target, ahead = self._next(state, timeout, cancel)
+            chosen = int(decide(self._group, str(target.number)))
+            if chosen != target.number:
+                target = self.version(chosen)
+        else:
+            target = self._version(version)
+        waited = time.monotonic() - started
+        try:
+            staged = self._insist(target, state, ahead, cancel)
+        finally:
+            if ahead is not None:
+                ahead.close()
+        try:
+            confirm()
+        except BaseException:
+            staged.close()
+            raise
+        staged.seconds["wait"] = waited
+        return staged
+
+    def _next(
+        self, state: EngineState, timeout: float, cancel: threading.Event | None
+    ) -> tuple[Version, Ahead | None]:
+        """The next version, read ahead where one root is followed from a version that is held."""
+        root = self._origin.single
+        if root is None or self._manifest is None:
+            return self.wait(timeout=timeout, cancel=cancel), None
+        holding = bind(state, self._manifest).holding()
+        patience = Patience(timeout, cancel, self._dead_after_s, self._pace)
+        return Follower(root, self._held, holding, self._spool, patience).wait()
+
+    def _insist(
+        self,
+        target: Version,
+        state: EngineState,
+        ahead: Ahead | None,
+        cancel: threading.Event | None,
+    ) -> Staged:
+        """The target, staged; an engine of one rank begins again from the newest version when retention was
+        faster."""
+        for left in reversed(range(_RESTARTS)):
             try:
-                newest = str(self.wait(timeout=timeout, cancel=cancel).number)
-            except BaseException as failure:  # noqa: BLE001
-                error = failure
-        chosen = decide(self._group, newest)
-        if error is not None:
-            raise error
-        if not chosen:
-            raise GroupFailed("rank 0 found no version to come to", url=self._origin.path.url)
-        return self.version(int(chosen))
+                return self._prefetch(target, state, ahead, cancel)
+            except VersionGone as error:
+                if self._group.size > 1 or not left:
+                    raise
+                _log.warning("%s: beginning again from the newest version", error)
+                target = self.latest()
+        raise AssertionError("the last try returns or raises")
+
+    def _prefetch(
+        self,
+        target: Version,
+        state: EngineState | None,
+        ahead: Ahead | None,
+        cancel: threading.Event | None,
+    ) -> Staged:
+        holding = self._holding
+        if state is not None:
+            holding = bind(state, self._manifest or self._origin.manifest(target)).holding()
+        staged = self._stage(target, self._held, holding, "numpy", ahead, cancel)
+        if state is not None and staged.loaded is None:
+            started = time.monotonic()
+            try:
+                self._check(staged, state)
+            except BaseException:
+                staged.close()
+                raise
+            staged.seconds["check"] = time.monotonic() - started
+        return staged
 
     def _stage(
         self,
@@ -346,6 +398,7 @@ class Subscriber:
         held: int,
         holding: Holding,
         framework: Framework,
+        ahead: Ahead | None,
         cancel: threading.Event | None,
     ) -> Staged:
         route = find_route(target, held)
@@ -356,45 +409,24 @@ class Subscriber:
         self._protection.cover(*route.versions)
         try:
             return self._stager.stage(
-                route, holding, self._manifest, framework=framework, cancel=cancel
+                route, holding, self._manifest, framework=framework, ahead=ahead, cancel=cancel
             )
         except NotFound as error:
             raise target.missing(error) from error
         finally:
             self._protection.cover()
 
-    def _all_staged(
-        self,
-        target: Version,
-        state: EngineState,
-        cancel: threading.Event | None,
-        confirm: Callable[[], None],
-    ) -> Staged:
-        """The version, staged on all ranks. An engine of one rank begins again from the newest version
-        when retention was faster."""
-        for left in reversed(range(_RESTARTS)):
-            try:
-                staged = self.prefetch(target, state, cancel=cancel)
-                break
-            except VersionGone as error:
-                if self._group.size > 1 or not left:
-                    raise
-                _log.warning("%s: beginning again from the newest version", error)
-                target = self.latest()
-        try:
-            confirm()
-        except BaseException:
-            staged.close()
-            raise
-        return staged
-
     def _check(self, staged: Staged, state: EngineState) -> None:
         """Check already what `apply` would check first."""
         bound = self._bound(staged, state)
         memory = bound.state()
-        frames = staged.frames()
-        staged.slices = missing_slices(frames, memory, self._slices)
-        staged.checked = check_bases(frames, memory, slices=staged.slices, threads=self._threads)
+        segments = staged.segments()
+        if len(segments) != 1:
+            return  # of later segments the bases are not there yet
+        staged.slices = missing_slices(segments[0], memory, self._slices)
+        staged.checked = check_bases(
+            segments[0], memory, slices=staged.slices, threads=self._threads
+        )
 
     def _bound(self, staged: Staged, state: EngineState) -> Bound:
         if staged.route.start is not None and staged.route.start != self._held:
@@ -425,20 +457,48 @@ class Subscriber:
             shielded(lambda _: copy_into(pieces, loaded.arrays, staged.holding))
             elements = sum(piece.box.size for piece in pieces)
             return elements, 0, elements, {}
-        frames = staged.frames()
+        segments = staged.segments()
+        if not segments:
+            confirm()
+            return 0, 0, 0, self._slices
+        if len(segments) > 1:
+            return self._apply_segments(segments, bound, confirm)
         memory = bound.state()
-        slices = missing_slices(frames, memory, staged.slices or self._slices)
+        slices = missing_slices(segments[0], memory, staged.slices or self._slices)
         applied = apply(
-            frames,
+            segments[0],
             memory,
             slices=slices,
             threads=self._threads,
             journal=self._journal,
             checked=staged.checked,
-            confirm=lambda: self._apply_copies(frames, bound, 0, confirm),
+            confirm=lambda: self._apply_copies(segments[0], bound, 0, confirm),
         )
         elements = sum(unit.size for unit in applied.proofs)
         return elements, applied.changed, applied.replaced, slices
+
+    def _apply_segments(
+        self, segments: Sequence[Sequence[Frame]], bound: Bound, confirm: Callable[[], None]
+    ) -> tuple[int, int, int, dict[Unit, SliceProof]]:
+        """Across a change of how tensors are cut: onto copies, which are then copied back."""
+        fresh = {
+            name: Held(copied(entry.array, name=name), entry.shape, entry.origin)
+            for name, entry in bound.held().items()
+        }
+        memory: dict[str, Array | Held | None] = {name: fresh.get(name) for name in bound.pieces}
+        slices = self._slices
+        elements = changed = replaced = 0
+        for frames in segments:
+            slices = missing_slices(frames, memory, slices)
+            applied = apply(frames, memory, slices=slices, threads=self._threads)
+            elements += sum(unit.size for unit in applied.proofs)
+            changed, replaced = changed + applied.changed, replaced + applied.replaced
+        pieces, boxes = bound.all(), bound.holding()
+        arrays = {name: held.array for name, held in fresh.items()}
+        check_copies(pieces, arrays, boxes)
+        confirm()
+        shielded(lambda _: copy_into(pieces, arrays, boxes))
+        return elements, changed, replaced, slices
 
     def _apply_copies(
         self, frames: Sequence[Frame], bound: Bound, index: int, confirm: Callable[[], None]

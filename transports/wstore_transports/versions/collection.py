@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wstore.errors import IntegrityError, NotFound
@@ -18,6 +18,7 @@ from wstore_transports.versions.garbage import Going, Sweep, delete, find_garbag
 from wstore_transports.versions.leases import LeaseWatch
 from wstore_transports.versions.log import stand
 from wstore_transports.versions.loss import require_whole
+from wstore_transports.versions.mirror_mark import require_no_mirror
 from wstore_transports.versions.retention import Fate, Retention, decide
 from wstore_transports.versions.sealing import read_document
 
@@ -82,9 +83,10 @@ def plan_gc(root: Root, retention: Retention) -> GcPlan:
 
     Raises:
         RecordMissing: the log has lost records. IntegrityError: a document that decides about deletion
-            is damaged.
+            is damaged. IsAMirror: what goes there, its source decides.
     """
     place = root.place
+    require_no_mirror(place.path)
     _require_same_root(place)
     require_whole(place)
     leases, _ = LeaseWatch(place).look()
@@ -114,9 +116,10 @@ def collect(
 
     Raises:
         NotARoot, IntegrityError: the marker, a record or a manifest is damaged, or the log has lost
-            records; nothing is deleted.
+            records; nothing is deleted. IsAMirror: what goes there, its source decides.
     """
     place = root.place
+    require_no_mirror(place.path)
     _require_same_root(place)
     require_whole(place)
     watch = LeaseWatch(place)
@@ -126,6 +129,35 @@ def collect(
         pause(place.lease_s)
         leases, _ = watch.look()
     floor, fates = _append_floor(place, retention, leases)
+    report = _delete_unneeded(place, watch, pause, progress)
+    return replace(report, floor=floor, versions=tuple(fates))
+
+
+def delete_gone(
+    root: Root,
+    *,
+    pause: Callable[[float], None] = time.sleep,
+    progress: Progress | None = None,
+) -> GcReport:
+    """Delete what the log has let go already; append nothing. For a mirror, whose floors are its source's.
+
+    Waits for readers, and raises, as `collect`.
+    """
+    place = root.place
+    _require_same_root(place)
+    require_whole(place)
+    watch = LeaseWatch(place)
+    watch.look()
+    return _delete_unneeded(place, watch, pause, progress)
+
+
+def _delete_unneeded(
+    place: Place,
+    watch: LeaseWatch,
+    pause: Callable[[float], None],
+    progress: Progress | None,
+) -> GcReport:
+    """Delete, a lease period after the floor, what no version alive and no reader needs."""
     state = place.log.state()
     found = find_garbage(place, state.versions, state.standing, protected={})
     before, _ = watch.look()
@@ -135,14 +167,14 @@ def collect(
     _require_same_root(place)
     if not found:
         Sweep(place, state.standing).run(dead)
-        return GcReport(floor, tuple(fates), ())
+        return GcReport(None, (), ())
     joining = [
         lease.reader
         for name, lease in after.items()
         if lease.versions is None and name in before and before[name].versions is None
     ]
     if joining:
-        return GcReport(floor, tuple(fates), (), joining=tuple(sorted(joining)))
+        return GcReport(None, (), (), joining=tuple(sorted(joining)))
     state = place.log.state()
     protected = _gone_but_leased(place, state.versions, before, after)
     garbage = find_garbage(place, state.versions, state.standing, protected=protected)
@@ -152,7 +184,7 @@ def collect(
     garbage = [going for going in garbage if going.name in waited]
     delete(place, garbage, progress=progress)
     Sweep(place, state.standing).run(dead)
-    return GcReport(floor, tuple(fates), tuple(garbage), tuple(sorted(protected)))
+    return GcReport(None, (), tuple(garbage), tuple(sorted(protected)))
 
 
 def _append_floor(

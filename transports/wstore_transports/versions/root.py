@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,15 +17,15 @@ from wstore.errors import (
     WStoreError,
 )
 from wstore.stores.base import capabilities_at
-from wstore_transports.errors import NoRoot, NotARoot, NoVersion, PublisherLost, RunEnded
+from wstore_transports.errors import NoRoot, NotARoot, NoVersion, PublisherLost
 from wstore_transports.versions import layout
 from wstore_transports.versions.create import create, require_exclusive
-from wstore_transports.versions.documents import Marker, RecordBase, Session
-from wstore_transports.versions.heartbeat import StandstillWatch
+from wstore_transports.versions.documents import Marker, RecordBase
 from wstore_transports.versions.lag import patiently
 from wstore_transports.versions.leases import Lease
 from wstore_transports.versions.log import Log
 from wstore_transports.versions.loss import require_head
+from wstore_transports.versions.mirror_mark import require_no_mirror
 from wstore_transports.versions.place import Place
 from wstore_transports.versions.poll import Poll
 from wstore_transports.versions.sealing import (
@@ -37,6 +36,7 @@ from wstore_transports.versions.sealing import (
 )
 from wstore_transports.versions.session import INTERVAL_S, PublishSession
 from wstore_transports.versions.version import Version
+from wstore_transports.versions.watching import Watcher, read_session
 
 if TYPE_CHECKING:
     import threading
@@ -177,12 +177,16 @@ class Root:
         check_after(after, self.path.url)
         poll = Poll(timeout, cancel, url=self.path.url)
         limit_s = self.lease_s if dead_after_s is None else dead_after_s
-        watch, look_at = StandstillWatch(), time.monotonic()
-        heard = 0  # the epoch whose counter was seen
+        watcher = Watcher(
+            self.place,
+            after,
+            dead_after_s=limit_s,
+            session_every_s=min(INTERVAL_S, limit_s) / 2,
+        )
         while True:
             try:
-                standing = poll.look(lambda: self.log.refresh().standing)
-            except (WaitTimeout, Cancelled):
+                standing = poll.look(watcher.look)
+            except (WaitTimeout, Cancelled, PublisherLost):
                 raise
             except WStoreError as error:
                 if not error.retryable:
@@ -191,25 +195,6 @@ class Root:
                 continue
             if standing.latest > after:
                 return poll.look(partial(self._newest, standing))
-            if standing.ended:
-                raise RunEnded(
-                    f"the publisher ended; the newest version is {standing.latest}",
-                    url=self.path.url,
-                )
-            now = time.monotonic()
-            if standing.epoch and now >= look_at:
-                look_at = now + min(INTERVAL_S, limit_s) / 2
-                epoch = standing.epoch
-                counter = poll.look(partial(self.counter, epoch))
-                if counter is not None:
-                    heard = epoch
-                still_s = watch.observe(str(epoch), counter, now) if heard == epoch else 0.0
-                if still_s >= limit_s:
-                    raise PublisherLost(
-                        f"the publisher (epoch {standing.epoch}) gave no sign of life for "
-                        f"{still_s:.1f} s; the newest version is {standing.latest}",
-                        url=self.path.url,
-                    )
             poll.pause(f"no version after {after}; the newest is {standing.latest}")
 
     # Publishing and reading
@@ -225,8 +210,9 @@ class Root:
         """Become the publisher: rank 0. See `PublishSession.begin`.
 
         Raises:
-            UnsupportedOperation: the store ignores preconditions.
+            UnsupportedOperation: the store ignores preconditions. IsAMirror: this root is one.
         """
+        require_no_mirror(self.path)
         if not self._proved:
             require_exclusive(self.path)
             self._proved = True
@@ -267,12 +253,8 @@ class Root:
 
     def counter(self, epoch: int) -> int | None:
         """The counter of the session of that epoch; None when it cannot be read, which is no sign of life either."""
-        try:
-            path = self.path / layout.session_name(epoch)
-            return read_document(Session, path, root=self.root_id).counter
-        except WStoreError as error:
-            _log.debug("no counter: %s", error)
-            return None
+        session = read_session(self.place, epoch)
+        return None if session is None else session.counter
 
     def _newest(self, standing: Standing) -> Version:
         if standing.latest == 0:

@@ -9,6 +9,7 @@ from wstore.errors import IntegrityError, NotFound, WStoreError
 from wstore_transports.errors import VersionGone
 from wstore_transports.versions.documents import Weights
 from wstore_transports.versions.manifest import read_anchor, read_manifest
+from wstore_transports.versions.mirror_mark import read_mark
 
 if TYPE_CHECKING:
     from wstore.path import StoragePath
@@ -93,11 +94,21 @@ class Version:
         """What it means that one of this version's objects is not there: an error to raise.
 
         VersionGone when the log says that retention let it go (keep the weights you have, start again
-        from a newer version), else IntegrityError: the root has lost an object.
+        from a newer version), or this is a mirror that is being filled; else IntegrityError: the root has
+        lost an object.
         """
         log = self.place.log
-        log.refresh()
+        mark = read_mark(
+            self.place.path, self.place.root_id
+        )  # before the log, which is filled towards it
+        tip = log.refresh()
         if log.is_alive(self.number):
+            if mark is not None and tip.number < mark.through:
+                return VersionGone(
+                    f"version {self.number} was let go before this mirror copied it, which is being filled: "
+                    f"its log ends at {tip.number}, and makes sense from {mark.through} on",
+                    url=error.url,
+                )
             return IntegrityError(
                 f"an object of version {self.number} is missing, though the log keeps that version",
                 url=error.url,

@@ -1,0 +1,159 @@
+"""Parts that are read while the version that they belong to is still being written.
+
+Nothing here is believed: frames are taken from what was read ahead only where the manifest of the committed
+version names the same bytes by their hash. What belongs to an attempt that is not committed is dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from wstore.errors import IntegrityError, NoSpace, NotFound, WStoreError
+from wstore_codecs.part import TAIL, index_range, parse_index
+from wstore_transports.versions import layout
+from wstore_transports.versions.documents import Open
+from wstore_transports.versions.sealing import read_document
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from wstore.path import StoragePath
+    from wstore_codecs.part import Row
+    from wstore_transports.delta.spool import Kept, Spool
+    from wstore_transports.delta.wanted import Holding
+    from wstore_transports.versions.place import Place
+
+_log = logging.getLogger("wstore.delta")
+
+MAX_PART_BYTES = 64 << 20
+"""Larger objects are left for after the commit."""
+
+_AT_ONCE = 4
+_TAIL_BYTES = 64 << 10  # usually holds all of an index
+
+
+class Ahead:
+    """Reads the parts of one attempt as they appear, as far as the spool has memory for them.
+
+    `look` and `close` are for one thread.
+
+    Args:
+        directory: of the attempt, relative to the root.
+        holding: what the reader holds; other frames are not read.
+    """
+
+    def __init__(self, place: Place, directory: str, holding: Holding, spool: Spool) -> None:
+        self.directory = directory
+        self._place = place
+        self._holding = holding
+        self._whole = all(box is not None for box in holding.values())
+        self._spool = spool
+        self._pool = ThreadPoolExecutor(_AT_ONCE, "wstore-ahead")
+        self._reads: dict[str, Future[None]] = {}
+        self._lock = threading.Lock()
+        self._found: dict[str, list[tuple[int, Kept]]] = {}  # by object: bytes from an offset on
+        self._closed = threading.Event()
+        self.complete = False
+
+    def look(self) -> None:
+        """List the attempt's directory and begin to read the parts that are new. One request.
+
+        A listing that lags costs time only: what it lacks is read after the commit.
+        """
+        try:
+            entries = list(self._place.object(self.directory).iterdir())
+        except NotFound:
+            return
+        for path in entries:
+            if path.name == layout.MANIFEST:
+                self.complete = True
+            elif is_part(path.name) and path.name not in self._reads:
+                self._reads[path.name] = self._pool.submit(self._read, path)
+
+    def frame(self, name: str, offset: int, nbytes: int) -> memoryview | None:
+        """Bytes of an object (its name relative to the root) that were read ahead. Waits for a read of that
+        object that is under way."""
+        prefix = self.directory + "/"
+        if not name.startswith(prefix):
+            return None
+        read = self._reads.get(name.removeprefix(prefix))
+        if read is None:
+            return None
+        read.result()
+        for start, kept in self._found.get(name, ()):
+            if start <= offset and offset + nbytes <= start + kept.nbytes:
+                return kept.data()[offset - start : offset - start + nbytes]
+        return None
+
+    def close(self) -> None:
+        """Drop all. Views that were handed out stay good. Idempotent."""
+        self._closed.set()
+        self._pool.shutdown(cancel_futures=True)
+        with self._lock:
+            for pieces in self._found.values():
+                for _, kept in pieces:
+                    kept.drop()
+            self._found.clear()
+
+    def _read(self, path: StoragePath) -> None:
+        name = f"{self.directory}/{path.name}"
+        try:
+            size = path.stat().size
+            if size > MAX_PART_BYTES:
+                return
+            if self._whole:
+                self._keep(name, 0, path.read_range(0, size))
+            else:
+                self._read_some(path, name, size)
+        except (WStoreError, NoSpace) as error:
+            _log.debug("not read ahead, but after the commit: %s", error)
+
+    def _read_some(self, path: StoragePath, name: str, size: int) -> None:
+        """Only the frames that the reader holds something of."""
+        start = max(0, size - _TAIL_BYTES)
+        end = memoryview(path.read_range(start, size - start, cancel=self._closed))
+        first, stop = index_range(end[-TAIL:], size)
+        index = (
+            end[first - start : stop - start]
+            if first >= start
+            else memoryview(path.read_range(first, stop - first, cancel=self._closed))
+        )
+        wanted = [row for row in parse_index(index, end[-TAIL:]) if self._wants(row)]
+        ranges = [(row.offset, row.nbytes) for row in wanted]
+        for row, data in zip(wanted, path.read_ranges(ranges, cancel=self._closed), strict=True):
+            self._keep(name, row.offset, data)
+
+    def _wants(self, row: Row) -> bool:
+        if row.member is None:
+            return True
+        block = row.member.block
+        if block.tensor not in self._holding:
+            return True
+        box = self._holding[block.tensor]
+        return box is not None and block.clip(box) is not None
+
+    def _keep(self, name: str, offset: int, data: bytes | memoryview) -> None:
+        kept = self._spool.keep(memoryview(data))
+        with self._lock:
+            if self._closed.is_set():
+                kept.drop()
+            else:
+                self._found.setdefault(name, []).append((offset, kept))
+
+
+def read_open(place: Place, directory: str) -> Open | None:
+    """What an attempt announces; None where that cannot be read (yet)."""
+    try:
+        return read_document(Open, place.object(directory) / layout.OPEN, root=place.root_id)
+    except (NotFound, IntegrityError) as error:
+        _log.debug("no attempt to read ahead: %s", error)
+        return None
+
+
+def is_part(name: str) -> bool:
+    """Whether a file of an attempt is a part of a version."""
+    head, _, tail = name.partition(".p")
+    return layout.owner_rank(name) is not None and head.count(".") == 0 and tail.isdigit()
