@@ -76,7 +76,7 @@ def write_file(store: Store, key: str, data: Data, options: WriteOptions) -> Obj
     from wstore.streaming import StreamWriter
 
     check_cancel(options.cancel)
-    with telemetry.Operation("write", _url(store, key)) as operation:
+    with telemetry.span("write", _url(store, key)) as operation:
         source = open_source(data)
         if not isinstance(source, MemorySource | ObjectSource):
             with StreamWriter(store, key, options) as writer:
@@ -93,7 +93,7 @@ def copy(
     store: Store, key: str, target: Store, target_key: str, options: WriteOptions
 ) -> ObjectInfo:
     """Copy an object, inside the store where it can."""
-    with telemetry.Operation("copy", _url(store, key)) as operation:
+    with telemetry.span("copy", _url(store, key)) as operation:
         copier = store.feature(Copy) if store is target else None
         if copier is not None:
             info = copier.copy(key, target_key)

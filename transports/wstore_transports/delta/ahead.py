@@ -11,10 +11,12 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from wstore.errors import IntegrityError, NoSpace, NotFound, WStoreError
 from wstore_codecs.part import TAIL, index_range, parse_index
 from wstore_transports.versions import layout
-from wstore_transports.versions.documents import Open
+from wstore_transports.versions.documents import ObjectRef, Open
 from wstore_transports.versions.sealing import read_document
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from wstore.path import StoragePath
     from wstore_codecs.part import Row
+    from wstore_transports.delta.shared_cache import SharedCache
     from wstore_transports.delta.spool import Kept, Spool
     from wstore_transports.delta.wanted import Holding
     from wstore_transports.versions.place import Place
@@ -43,14 +46,23 @@ class Ahead:
     Args:
         directory: of the attempt, relative to the root.
         holding: what the reader holds; other frames are not read.
+        cache: through which this host's engines read; None: each for itself.
     """
 
-    def __init__(self, place: Place, directory: str, holding: Holding, spool: Spool) -> None:
+    def __init__(
+        self,
+        place: Place,
+        directory: str,
+        holding: Holding,
+        spool: Spool,
+        cache: SharedCache | None,
+    ) -> None:
         self.directory = directory
         self._place = place
         self._holding = holding
         self._whole = all(box is not None for box in holding.values())
         self._spool = spool
+        self._cache = cache
         self._pool = ThreadPoolExecutor(_AT_ONCE, "wstore-ahead")
         self._reads: dict[str, Future[None]] = {}
         self._lock = threading.Lock()
@@ -104,12 +116,28 @@ class Ahead:
             size = path.stat().size
             if size > MAX_PART_BYTES:
                 return
-            if self._whole:
-                self._keep(name, 0, path.read_range(0, size))
+            if self._cache is not None:
+                self._keep(name, 0, self._read_cached(self._cache, path, name, size))
+            elif self._whole:
+                self._keep(name, 0, path.read_range(0, size, cancel=self._closed))
             else:
                 self._read_some(path, name, size)
         except (WStoreError, NoSpace) as error:
             _log.debug("not read ahead, but after the commit: %s", error)
+
+    def _read_cached(
+        self, cache: SharedCache, path: StoragePath, name: str, size: int
+    ) -> memoryview:
+        """Whole, so that it is at hand for all engines of this host. Its hash is not known yet."""
+        ref = ObjectRef(name=name, size=size)
+        data = np.empty(size, np.uint8).data
+
+        def fetch(memory: memoryview) -> int:
+            return path.read_into(memory, cancel=self._closed)
+
+        with cache.open(self._place.root_id, ref, fetch, cancel=self._closed) as cached:
+            cached.read_into(data)
+        return data
 
     def _read_some(self, path: StoragePath, name: str, size: int) -> None:
         """Only the frames that the reader holds something of."""

@@ -62,7 +62,6 @@ class AnchorJob:
         spool: Spool,
         *,
         rank: int,
-        metadata: dict[str, str],
         traffic: Traffic,
         timeout_s: float,
     ) -> None:
@@ -71,7 +70,6 @@ class AnchorJob:
         self._snapshot = snapshot
         self._spool = spool
         self._rank = rank
-        self._metadata = metadata
         self._traffic = traffic
         self._timeout_s = timeout_s
         self._cancel = threading.Event()
@@ -133,7 +131,6 @@ class AnchorJob:
                 sink.objects,
                 self._contents.tensors,
                 aliases=dict(self._baseline.aliases),
-                metadata=self._metadata,
             )
             if self._rank == 0:
                 self.committed = self._anchoring.commit(

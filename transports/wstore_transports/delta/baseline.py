@@ -49,7 +49,6 @@ class Baseline:
         inventory: Inventory,
         *,
         where: Where,
-        cuts: Cuts | None = None,
         threads: int = 1,
     ) -> None:
         """Copy the pieces: their arrays may change once this returns.
@@ -73,12 +72,21 @@ class Baseline:
         self.units_of: dict[str, list[int]] = {}
         self.proofs: list[Proof | None] = []
         self.digests: list[tuple[str, ...]] = []
-        self.cut(cuts or {})
+        self.cut({})
 
     def cut(self, cuts: Cuts) -> None:
-        """Cut the pieces anew; nothing is known of the new units yet."""
+        """Cut the pieces anew; nothing is known of the new units yet.
+
+        Args:
+            cuts: by tensor and dimension; what does not fit a tensor is not heeded.
+        """
         self.cuts = cuts
-        self.units = plan_state(self._state, cuts=cuts)
+        fitting = {
+            name: axes
+            for name, axes in cuts.items()
+            if name in self.pieces and len(axes) == len(self.pieces[name].shape)
+        }
+        self.units = plan_state(self._state, cuts=fitting)
         self.proofs = [None] * len(self.units)
         self.digests = [()] * len(self.units)
         self.units_of = {name: [] for name in self.pieces}

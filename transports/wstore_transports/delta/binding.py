@@ -9,13 +9,15 @@ from wstore.errors import InvalidArgument
 from wstore_codecs import tensors as arrays
 from wstore_codecs.targets import Held
 from wstore_transports.checkpoint.pieces import Shard, piece_of
+from wstore_transports.checkpoint.reader import box_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from wstore_codecs.block import Block
     from wstore_codecs.tensors import Array
     from wstore_transports.checkpoint.pieces import Piece
+    from wstore_transports.delta.wanted import Holding
     from wstore_transports.versions.documents import Manifest
 
 EngineState: TypeAlias = "Mapping[str, Array | Shard | None]"
@@ -119,3 +121,30 @@ def _held(piece: Piece) -> Held:
 def _listed(names: list[str]) -> str:
     shown = ", ".join(map(repr, names[:10]))
     return shown if len(names) <= 10 else f"{shown} and {len(names) - 10} more"
+
+
+def holding_of(
+    manifest: Manifest, names: Sequence[str] | None, boxes: Mapping[str, tuple[slice, ...]]
+) -> Holding:
+    """What is held when these names are, whole but for those with a box.
+
+    Raises:
+        InvalidArgument: names that the version lacks, boxes of names that are not held.
+    """
+    stored = {**{name: name for name in manifest.tensors}, **manifest.aliases}
+    wanted = stored if names is None else dict.fromkeys(names)
+    unknown = sorted(name for name in (*wanted, *boxes) if name not in stored)
+    stray = sorted(name for name in boxes if name in stored and name not in wanted)
+    if unknown or stray:
+        raise InvalidArgument(
+            f"names do not fit: not in the version: {unknown[:10]}; boxes of others: {stray[:10]}"
+        )
+    holding: dict[str, Block | None] = dict.fromkeys(manifest.tensors)
+    for name in wanted:
+        tensor = manifest.tensors[stored[name]]
+        box = box_of(stored[name], tuple(tensor.shape), boxes.get(name, ()))
+        before = holding[stored[name]]
+        if before is not None and before != box:
+            raise InvalidArgument(f"tensor {name!r} is asked for under two names, with other boxes")
+        holding[stored[name]] = box
+    return holding

@@ -86,6 +86,7 @@ class Flight:
         version = self.version
         return CommitReport(
             version=version.number,
+            url=f"{version.place.path.url}@{version.number}",
             step=version.step,
             kind=version.kind,
             digest=version.digest,

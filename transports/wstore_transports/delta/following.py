@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ from wstore_transports.versions.watching import Watcher
 if TYPE_CHECKING:
     import threading
 
+    from wstore_transports.delta.prober import Prober
+    from wstore_transports.delta.shared_cache import SharedCache
     from wstore_transports.delta.spool import Spool
     from wstore_transports.delta.wanted import Holding
     from wstore_transports.versions import Root
@@ -54,12 +57,20 @@ class Follower:
     """Waits for one version, and reads its parts ahead when what is held leads to it."""
 
     def __init__(
-        self, root: Root, held: int, holding: Holding, spool: Spool, patience: Patience
+        self,
+        root: Root,
+        held: int,
+        holding: Holding,
+        spool: Spool,
+        cache: SharedCache | None,
+        patience: Patience,
     ) -> None:
         self._root = root
         self._held = held
         self._holding = holding
         self._spool = spool
+        self._cache = cache
+        self._prober: Prober | None = None
         self._patience = patience
         self._ahead: Ahead | None = None
         self._judged = ""  # the attempt that was looked at last
@@ -80,7 +91,10 @@ class Follower:
         url, cancel = self._root.path.url, self._patience.cancel
         idle = Poll(self._patience.timeout, cancel, url=url, most_s=IDLE_S)
         busy: Poll | None = None
-        try:
+        with ExitStack() as stack:
+            stack.callback(self._drop)
+            if self._cache is not None:
+                self._prober = stack.enter_context(self._cache.prober(self._root.root_id))
             while True:
                 try:
                     version = idle.look(self._look)
@@ -99,11 +113,15 @@ class Follower:
                 elif busy is None:
                     busy = Poll(idle.remaining_s, cancel, url=url, most_s=BUSY_S)
                 (busy or idle).pause(f"no version after {self._held}")
-        finally:
-            self._drop()
 
     def _look(self) -> Version | None:
+        known = self._root.log.known.number
+        prober = self._prober
+        if prober is not None and not prober.is_leader() and prober.seen() <= known:
+            return None  # another process of this host looks; what it reads ahead is in the cache
         standing = self._watcher.look()
+        if prober is not None and prober.is_leader():
+            prober.announce(self._root.log.known.number)
         if standing.latest > self._held:
             return Version(self._root.place, self._root.log.weights(standing.latest))
         session = self._watcher.session
@@ -124,7 +142,9 @@ class Follower:
         self._drop()
         under_way = opened.wanted > self._root.log.known.standing.finished
         if under_way and opened.kind == "delta" and opened.base == self._held:
-            self._ahead = Ahead(self._root.place, directory, self._holding, self._spool)
+            self._ahead = Ahead(
+                self._root.place, directory, self._holding, self._spool, self._cache
+            )
 
     def _drop(self) -> None:
         if self._ahead is not None:

@@ -6,9 +6,12 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from wstore.errors import WStoreError
+from wstore.errors import NotFound, WStoreError
 from wstore_transports.checkpoint.snapshot import Snapshot
-from wstore_transports.versions import Mirrors, Root, layout
+from wstore_transports.delta.pointer import follow_pointer
+from wstore_transports.errors import NoRoot
+from wstore_transports.versions import Mirrors, Root
+from wstore_transports.versions.copies import OneCopy
 from wstore_transports.versions.poll import Poll
 
 if TYPE_CHECKING:
@@ -36,7 +39,7 @@ class Origin:
         if self._mirrors is not None:
             return self._mirrors.root()
         if self._root is None:
-            self._root = Root.open(self.path)
+            self._root = open_root(self.path)
         return self._root
 
     @property
@@ -63,14 +66,22 @@ class Origin:
                 after, timeout=timeout, cancel=cancel, dead_after_s=dead_after_s
             )
         poll = Poll(timeout, cancel, url=self.path.url)
-        if self._root is None:
-            (self.path / layout.MARKER).wait(timeout, cancel=cancel)
-        root = poll.look(lambda: self.root)
+        root = self.await_root(poll)
         return root.wait(after, timeout=poll.remaining_s, cancel=cancel, dead_after_s=dead_after_s)
+
+    def await_root(self, poll: Poll) -> Root:
+        """The root, once it is there."""
+        while True:
+            try:
+                return poll.look(lambda: self.root)
+            except NoRoot as error:
+                poll.pause(str(error))
 
     def manifest(self, version: Version) -> Manifest:
         """The version's manifest, checked. Raises VersionGone, IntegrityError, NewerFormat."""
-        return version.manifest() if self._mirrors is None else self._mirrors.manifest(version)
+        if version.known is not None or self._mirrors is None:
+            return version.manifest()
+        return self._mirrors.manifest(version)
 
     def whole(self, version: Version, anchor: Weights | Anchor) -> Manifest:
         """The manifest of the version's whole weights. Raises as `manifest`."""
@@ -80,12 +91,28 @@ class Origin:
 
     def copies(self, version: Version, name: str) -> Copies:
         """Where an object of the version can be read."""
-        return self.snapshot(version, None).copies(name)
+        if self._mirrors is None:
+            return OneCopy(version.object(name))
+        return self._mirrors.copies(version, name)
 
-    def snapshot(self, version: Version, manifest: Manifest | None) -> Snapshot:
-        """The version for reading; by its own manifest when none is given."""
-        found = self.manifest(version) if manifest is None else manifest
-        return Snapshot(found, version.place.path, version, self._mirrors)
+    def snapshot(self, version: Version, manifest: Manifest) -> Snapshot:
+        """The version for reading, by this manifest of it."""
+        return Snapshot(manifest, version.place.path, version, self._mirrors)
+
+    def explained(self, version: Version, error: NotFound) -> WStoreError:
+        """What a missing object of a version means; from a mirror it comes explained."""
+        return error if self._mirrors is not None else version.missing(error)
+
+
+def open_root(place: StoragePath) -> Root:
+    """The root at a place, or the one that it points to. Raises NoRoot, NotARoot, IntegrityError."""
+    try:
+        return Root.open(place)
+    except NoRoot as missing:
+        try:
+            return follow_pointer(place)
+        except NotFound:
+            raise missing from None
 
 
 class Protection:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from wstore_codecs.part import START, PartWriter
 from wstore_transports.versions.documents import Block, ObjectRef, Tensor
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 

@@ -19,7 +19,6 @@ from wstore_transports.delta.replicas import vouched
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from wstore_codecs.bulk import Cuts
     from wstore_codecs.proof import Proof
     from wstore_codecs.tensors import Array
     from wstore_transports.checkpoint.pieces import Piece, Shard
@@ -117,7 +116,7 @@ class PendingDelta:
 
     def _take(self, made: Made) -> None:
         result = made.frame.header.result
-        if made.frame.unchanged:
+        if made.frame.unchanged or not made.frame.header.size:
             self._baseline.learn(made.index, result, made.digests)
             self._contents.same(made.index)
             return
@@ -161,14 +160,12 @@ class PendingFull:
         codec: str,
         threads: int,
         where: Where,
-        cuts: Cuts,
         may_be_empty: bool,
     ) -> None:
         self._sink = sink
         self._codec = codec
         self._threads = threads
         self._where: Where = where
-        self._cuts = cuts
         self._may_be_empty = may_be_empty
         self._collector = Collector()
         self._results: list[tuple[Proof, tuple[str, ...]]] = []
@@ -180,7 +177,7 @@ class PendingFull:
         inventory = self._collector.inventory()
         if not inventory.pieces and not self._may_be_empty:
             raise InvalidArgument("there are no tensors to publish")
-        baseline = Baseline(inventory, where=self._where, cuts=self._cuts, threads=self._threads)
+        baseline = Baseline(inventory, where=self._where, threads=self._threads)
         contents = Contents(baseline)
         elements = sum(piece.box.size for piece in inventory.pieces)
 

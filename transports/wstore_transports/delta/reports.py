@@ -54,6 +54,7 @@ class CommitReport:
 
     Attributes:
         version: the number under which readers see it.
+        url: of the version, for `Subscriber.at`.
         step: the trainer's label.
         kind: "full" or "delta".
         digest: the model digest.
@@ -62,6 +63,7 @@ class CommitReport:
     """
 
     version: int
+    url: str
     step: int
     kind: str
     digest: str

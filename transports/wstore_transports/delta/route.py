@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wstore_transports.errors import NoVersion, VersionGone
-from wstore_transports.versions.documents import Anchor, Weights
 from wstore_transports.versions.version import Version
 
 if TYPE_CHECKING:
+    from wstore_transports.versions.documents import Anchor, Weights
     from wstore_transports.versions.log import Log
 
 _AHEAD = 64  # records that are read at once, in place of one after the other
@@ -80,7 +80,7 @@ def find_route(target: Version, held: int) -> Route:
         if version.number == held:
             route = Route(target, held, None, tuple(reversed(deltas)))
             return route if best is None or route.nbytes <= best.nbytes else best
-        anchor = _anchor_of(log, version)
+        anchor = version.anchor()
         if anchor is not None and best is None:
             best = Route(target, None, Whole(version, anchor), tuple(reversed(deltas)))
             if not 0 < held < version.number:
@@ -97,19 +97,6 @@ def find_route(target: Version, held: int) -> Route:
     if best is None:
         raise AssertionError("a full version is its own anchor")
     return best
-
-
-def _anchor_of(log: Log, version: Version) -> Weights | Anchor | None:
-    """The record of the version's whole weights."""
-    if version.kind == "full":
-        return version.record
-    standing = log.known.standing
-    if version.number > standing.anchor:
-        return None
-    if version.number == standing.anchor:
-        record = log.read(standing.anchored_at)
-        return record if isinstance(record, Anchor) else None
-    return log.state().anchors.get(version.number)
 
 
 def _read_ahead(log: Log, target: Version, held: int) -> None:

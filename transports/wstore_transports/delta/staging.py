@@ -19,6 +19,7 @@ from wstore_codecs.slices import slice_proof
 from wstore_codecs.targets import Held
 from wstore_transports.checkpoint.fetch import Fetcher, plan
 from wstore_transports.checkpoint.targets import allocate
+from wstore_transports.delta.cached_copies import CachedCopies
 from wstore_transports.delta.partition import segments
 from wstore_transports.delta.wanted import check_same, wanted_frames
 from wstore_transports.versions.parallel import in_parallel
@@ -35,10 +36,12 @@ if TYPE_CHECKING:
     from wstore_transports.delta.ahead import Ahead
     from wstore_transports.delta.origin import Origin
     from wstore_transports.delta.route import Route, Whole
+    from wstore_transports.delta.shared_cache import SharedCache
     from wstore_transports.delta.spool import Kept, Spool
     from wstore_transports.delta.wanted import Holding, WantedFrame
     from wstore_transports.versions import Version
-    from wstore_transports.versions.documents import Manifest
+    from wstore_transports.versions.copies import Copies
+    from wstore_transports.versions.documents import Manifest, ObjectRef
 
 _log = logging.getLogger("wstore.delta")
 
@@ -118,12 +121,16 @@ class Stager:
 
     Args:
         spool: where encoded frames are kept.
+        cache: through which this host's engines read; None: each for itself.
         threads: blocks that are decoded at once, where weights are loaded whole.
     """
 
-    def __init__(self, origin: Origin, spool: Spool, *, threads: int) -> None:
+    def __init__(
+        self, origin: Origin, spool: Spool, *, cache: SharedCache | None, threads: int
+    ) -> None:
         self._origin = origin
         self._spool = spool
+        self._cache = cache
         self._threads = threads
 
     def stage(
@@ -198,17 +205,17 @@ class Stager:
         cancel: threading.Event | None,
     ) -> tuple[Manifest, dict[str, Array]]:
         manifest = self._origin.whole(whole.version, whole.anchor)
-        snapshot = self._origin.snapshot(whole.version, manifest)
         targets = []
         for name, tensor in manifest.tensors.items():
             box = holding.get(name, Block.whole(name, tensor.shape))
             if box is not None:
                 targets.append(allocate(name, tensor, box, framework))
-        with snapshot.explained():
-            fetcher = Fetcher(
-                snapshot.objects(), verify=True, budget=LOAD_BUDGET, progress=None, cancel=cancel
-            )
+        objects = [self._copies(whole.version, ref) for ref in manifest.objects]
+        fetcher = Fetcher(objects, verify=True, budget=LOAD_BUDGET, progress=None, cancel=cancel)
+        try:
             fetcher.read(plan(targets))
+        except NotFound as error:
+            raise self._origin.explained(whole.version, error) from error
         return manifest, {target.name: target.array for target in targets}
 
     def _fetch_deltas(
@@ -242,8 +249,8 @@ class Stager:
         return (manifests[-1] if manifests else None), sum(job.nbytes for job in jobs)
 
     def _read(self, job: _Job, ahead: Ahead | None, cancel: threading.Event | None) -> list[Kept]:
-        name = job.manifest.objects[job.frames[0].object].name
-        found = {} if ahead is None else _read_ahead(job, name, ahead)
+        ref = job.manifest.objects[job.frames[0].object]
+        found = {} if ahead is None else _read_ahead(job, ref.name, ahead)
         missing = [frame for frame in job.frames if frame.offset not in found]
 
         def use(path: StoragePath) -> list[memoryview]:
@@ -255,11 +262,17 @@ class Stager:
 
         if missing:
             try:
-                replies = self._origin.copies(job.version, name).read(use, cancel)
+                replies = self._copies(job.version, ref).read(use, cancel)
             except NotFound as error:
-                raise job.version.missing(error) from error
+                raise self._origin.explained(job.version, error) from error
             found.update(zip((frame.offset for frame in missing), replies, strict=True))
         return [self._spool.keep(found[frame.offset]) for frame in job.frames]
+
+    def _copies(self, version: Version, ref: ObjectRef) -> Copies:
+        copies = self._origin.copies(version, ref.name)
+        if self._cache is None:
+            return copies
+        return CachedCopies(self._cache, version.place.root_id, ref, copies)
 
 
 def _read_ahead(job: _Job, name: str, ahead: Ahead) -> dict[int, memoryview]:

@@ -6,39 +6,36 @@ import logging
 import os
 import time
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from wstore.errors import InvalidArgument, NotFound, StateLost
 from wstore.path import StoragePath
-from wstore_codecs.apply import apply, check_bases
 from wstore_codecs.block import Block
 from wstore_codecs.journal import Journal
-from wstore_codecs.shielding import shielded
-from wstore_codecs.targets import Held
-from wstore_codecs.tensors import copied
-from wstore_transports.checkpoint.reader import box_of
 from wstore_transports.delta.agreement import Alone, agree, decide, same
-from wstore_transports.delta.binding import bind
-from wstore_transports.delta.copying import check_copies, copy_into
+from wstore_transports.delta.applying import Applier
+from wstore_transports.delta.binding import bind, holding_of
 from wstore_transports.delta.following import Follower, Patience
+from wstore_transports.delta.layouts import Registration
 from wstore_transports.delta.origin import Origin, Protection
 from wstore_transports.delta.reports import ApplyReport
 from wstore_transports.delta.route import find_route
+from wstore_transports.delta.shared_cache import SharedCache
 from wstore_transports.delta.spool import MEMORY_BYTES, Spool
-from wstore_transports.delta.staging import Stager, missing_slices
+from wstore_transports.delta.staging import Stager
 from wstore_transports.errors import GroupFailed, VersionGone
-from wstore_transports.versions import Mirrors
+from wstore_transports.versions import Mirrors, layout
 from wstore_transports.versions.pace import Pace
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
     from types import TracebackType
     from typing import Self
 
     from wstore_codecs.cutting import Unit
-    from wstore_codecs.frame import Frame
     from wstore_codecs.slices import SliceProof
     from wstore_codecs.tensors import Array
     from wstore_transports.checkpoint.targets import Framework
@@ -56,6 +53,9 @@ _log = logging.getLogger("wstore.delta")
 
 DEAD_AFTER_S = 35.0
 """How long a publisher's counter may stand still until it counts as gone, unless told otherwise."""
+
+AWAIT_S = 600.0
+"""How long `load` waits for a version that is named and not there yet."""
 
 _RESTARTS = 3  # how often a route is looked for when retention was faster
 
@@ -79,6 +79,8 @@ class Subscriber:
         *,
         reader_id: str | None = None,
         group: Group | None = None,
+        variant: str = "",
+        shared_cache: SharedCache | Path | str | None = None,
         threads: int | None = None,
         memory_bytes: int = MEMORY_BYTES,
         spill: Path | str | None = None,
@@ -92,6 +94,8 @@ class Subscriber:
             reader_id: a name for this reader's leases (default: host and process).
             group: the ranks of a tensor-parallel engine: they apply together or not at all. Every rank
                 then makes the same calls in the same order.
+            variant: the id of the form of the weights to follow; "" for the model itself.
+            shared_cache: a local directory where the engines of this host share their downloads.
             threads: blocks that are decoded and applied at once; the machine's cores when None.
             memory_bytes: of encoded weights that are kept in memory; what is more goes to local disk.
             spill: a directory for that; the system's temporary directory when None.
@@ -101,23 +105,47 @@ class Subscriber:
         Raises:
             InvalidArgument: no URL, or one twice.
         """
-        if isinstance(root, (str, StoragePath)):
-            self._origin = Origin(StoragePath(root))
-        else:
-            mirrors = root if isinstance(root, Mirrors) else Mirrors([*map(StoragePath, root)])
-            self._origin = Origin(mirrors)
+        self._origin = Origin(_place(root, variant))
+        cache = shared_cache
+        if isinstance(cache, (str, Path)):
+            cache = SharedCache(cache)
+        self._cache = cache
+        self._pinned: int | None = None
         self._group = group or Alone()
         self._threads = threads or os.cpu_count() or 1
         self._spool = Spool(memory_bytes, spill)
-        self._stager = Stager(self._origin, self._spool, threads=self._threads)
-        self._journal = journal or Journal(spill=spill)
+        self._stager = Stager(self._origin, self._spool, cache=cache, threads=self._threads)
+        self._applier = Applier(self._threads, journal or Journal(spill=spill))
         self._dead_after_s = dead_after_s
         self._pace = Pace()
         self._protection = Protection(lambda: self._origin.followed.lease(reader_id))
+        self._registration: Registration | None = None
         self._held = 0
         self._manifest: Manifest | None = None
         self._holding: Holding = {}
-        self._slices: dict[Unit, SliceProof] = {}
+        self._slices: Mapping[Unit, SliceProof] = {}
+
+    @classmethod
+    def at(
+        cls,
+        version_url: str,
+        *,
+        reader_id: str | None = None,
+        group: Group | None = None,
+        shared_cache: SharedCache | Path | str | None = None,
+    ) -> Self:
+        """A subscriber for one version, "URL@N", as an orchestrator hands it to its engines: `load` and
+        `sync` come to version N, and wait for it where a mirror does not have it yet.
+
+        Raises:
+            InvalidArgument: no "@N" at the end.
+        """
+        url, at, number = version_url.rpartition("@")
+        if not at or not (number.isascii() and number.isdigit()):
+            raise InvalidArgument(f"{version_url!r} names no version: give URL@N")
+        found = cls(url, reader_id=reader_id, group=group, shared_cache=shared_cache)
+        found._pinned = int(number)
+        return found
 
     @property
     def held(self) -> int:
@@ -173,7 +201,8 @@ class Subscriber:
         From then on this is what the engine holds: hand these arrays to `apply` and `sync`.
 
         Args:
-            version: which one; the newest by default.
+            version: which one; the newest by default. A number that is not there yet is waited for, ten
+                minutes at most.
             names: what to load; everything by default. Tied names resolve.
             box: by tensor, the slices (step 1) to load of it; others are loaded whole.
             framework: of the memory: "numpy" (bf16 and fp8 by ml_dtypes) or "torch".
@@ -185,7 +214,8 @@ class Subscriber:
             InvalidArgument: names or boxes that do not fit. IntegrityError: naming tensor and URL.
             VersionGone: retention let it go. NoVersion, NoRoot, NotARoot.
         """
-        target = self._version(version)
+        wanted = self._pinned if version is None else version
+        target = self.latest() if wanted is None else self._awaited(wanted, AWAIT_S, cancel)
         chosen = None if names is None else list(names)
         shapes = self._origin.manifest(target)
         holding = holding_of(shapes, chosen, box or {})
@@ -242,21 +272,24 @@ class Subscriber:
         same(self._group, str(staged.version.number), "the version to apply")
         started = time.monotonic()
         try:
-            outcome = self._voting(lambda confirm: self._apply(staged, state, confirm))
+            outcome = self._voting(
+                lambda confirm: self._applier.run(
+                    staged, self._bound(staged, state), self._slices, confirm
+                )
+            )
         except StateLost:
             self._held = 0
             raise
         seconds = {**staged.seconds, "apply": time.monotonic() - started}
-        elements, changed, replaced, slices = outcome
-        self._hold(staged, slices)
+        self._hold(staged, outcome.slices)
         report = ApplyReport(
             version=staged.version.number,
             step=staged.version.step,
             digest=staged.version.digest,
             versions=len(staged.route.deltas) if staged.route.whole is None else 0,
-            elements=elements,
-            changed=changed,
-            replaced=replaced,
+            elements=outcome.elements,
+            changed=outcome.changed,
+            replaced=outcome.replaced,
             fetched_nbytes=staged.fetched_nbytes,
             spilled_nbytes=self._spool.spilled_nbytes,
             seconds=seconds,
@@ -286,6 +319,26 @@ class Subscriber:
         )
         return self.apply(staged, state)
 
+    def register(self, state: EngineState, engine: str) -> None:
+        """Ask the publisher to cut blocks at the bounds of what this engine holds, from the next anchor on.
+
+        Deltas then hold fewer blocks that the engine needs only in part. It is asked again of each later
+        publisher of the root, after the first version of its that is applied here.
+
+        Args:
+            state: what is held, as `apply` takes it.
+            engine: a name that no other engine of the root has; ranks of one engine each need their own.
+
+        Raises:
+            InvalidArgument: a bad name, a state that does not fit the newest version. NoVersion; the
+                store's errors.
+        """
+        newest = self.latest()
+        holding = bind(state, self._origin.manifest(newest)).holding()
+        boxes = {name: [box] for name, box in holding.items() if box is not None}
+        self._registration = Registration(engine, boxes)
+        self._registration.renew(newest)
+
     def close(self) -> None:
         """Give leases and memory back. Idempotent."""
         self._protection.release()
@@ -305,9 +358,20 @@ class Subscriber:
     # How
 
     def _version(self, version: int | Version | None) -> Version:
-        if version is None:
+        wanted = self._pinned if version is None else version
+        if wanted is None:
             return self.latest()
-        return self.version(version) if isinstance(version, int) else version
+        return self.version(wanted) if isinstance(wanted, int) else wanted
+
+    def _awaited(
+        self, wanted: int | Version, timeout: float, cancel: threading.Event | None
+    ) -> Version:
+        """A version that may not be there yet."""
+        if not isinstance(wanted, int):
+            return wanted
+        if wanted > 0:
+            self.wait(wanted - 1, timeout, cancel=cancel)
+        return self.version(wanted)
 
     def _stage_next(
         self,
@@ -320,13 +384,14 @@ class Subscriber:
         """The version to come to, staged on all ranks."""
         started = time.monotonic()
         ahead: Ahead | None = None
-        if version is None:
+        wanted = self._pinned if version is None else version
+        if wanted is None:
             target, ahead = self._next(state, timeout, cancel)
             chosen = int(decide(self._group, str(target.number)))
             if chosen != target.number:
                 target = self.version(chosen)
         else:
-            target = self._version(version)
+            target = self._awaited(wanted, timeout, cancel)
         waited = time.monotonic() - started
         try:
             staged = self._insist(target, state, ahead, cancel)
@@ -350,7 +415,7 @@ class Subscriber:
             return self.wait(timeout=timeout, cancel=cancel), None
         holding = bind(state, self._manifest).holding()
         patience = Patience(timeout, cancel, self._dead_after_s, self._pace)
-        return Follower(root, self._held, holding, self._spool, patience).wait()
+        return Follower(root, self._held, holding, self._spool, self._cache, patience).wait()
 
     def _insist(
         self,
@@ -380,12 +445,14 @@ class Subscriber:
     ) -> Staged:
         holding = self._holding
         if state is not None:
-            holding = bind(state, self._manifest or self._origin.manifest(target)).holding()
+            manifest = self._origin.manifest(target)
+            target = replace(target, known=manifest)
+            holding = bind(state, manifest).holding()
         staged = self._stage(target, self._held, holding, "numpy", ahead, cancel)
         if state is not None and staged.loaded is None:
             started = time.monotonic()
             try:
-                self._check(staged, state)
+                self._applier.check(staged, self._bound(staged, state), self._slices)
             except BaseException:
                 staged.close()
                 raise
@@ -416,18 +483,6 @@ class Subscriber:
         finally:
             self._protection.cover()
 
-    def _check(self, staged: Staged, state: EngineState) -> None:
-        """Check already what `apply` would check first."""
-        bound = self._bound(staged, state)
-        memory = bound.state()
-        segments = staged.segments()
-        if len(segments) != 1:
-            return  # of later segments the bases are not there yet
-        staged.slices = missing_slices(segments[0], memory, self._slices)
-        staged.checked = check_bases(
-            segments[0], memory, slices=staged.slices, threads=self._threads
-        )
-
     def _bound(self, staged: Staged, state: EngineState) -> Bound:
         if staged.route.start is not None and staged.route.start != self._held:
             raise InvalidArgument(
@@ -443,85 +498,6 @@ class Subscriber:
                     f"{piece.box} is held, and what was staged is {box}: prefetch with this state"
                 )
         return bound
-
-    def _apply(
-        self, staged: Staged, state: EngineState, confirm: Callable[[], None]
-    ) -> tuple[int, int, int, dict[Unit, SliceProof]]:
-        """(elements of the frames, changed, replaced, proofs of slices)."""
-        bound = self._bound(staged, state)
-        loaded = staged.loaded
-        if loaded is not None:
-            pieces = bound.all()
-            check_copies(pieces, loaded.arrays, staged.holding)
-            confirm()
-            shielded(lambda _: copy_into(pieces, loaded.arrays, staged.holding))
-            elements = sum(piece.box.size for piece in pieces)
-            return elements, 0, elements, {}
-        segments = staged.segments()
-        if not segments:
-            confirm()
-            return 0, 0, 0, self._slices
-        if len(segments) > 1:
-            return self._apply_segments(segments, bound, confirm)
-        memory = bound.state()
-        slices = missing_slices(segments[0], memory, staged.slices or self._slices)
-        applied = apply(
-            segments[0],
-            memory,
-            slices=slices,
-            threads=self._threads,
-            journal=self._journal,
-            checked=staged.checked,
-            confirm=lambda: self._apply_copies(segments[0], bound, 0, confirm),
-        )
-        elements = sum(unit.size for unit in applied.proofs)
-        return elements, applied.changed, applied.replaced, slices
-
-    def _apply_segments(
-        self, segments: Sequence[Sequence[Frame]], bound: Bound, confirm: Callable[[], None]
-    ) -> tuple[int, int, int, dict[Unit, SliceProof]]:
-        """Across a change of how tensors are cut: onto copies, which are then copied back."""
-        fresh = {
-            name: Held(copied(entry.array, name=name), entry.shape, entry.origin)
-            for name, entry in bound.held().items()
-        }
-        memory: dict[str, Array | Held | None] = {name: fresh.get(name) for name in bound.pieces}
-        slices = self._slices
-        elements = changed = replaced = 0
-        for frames in segments:
-            slices = missing_slices(frames, memory, slices)
-            applied = apply(frames, memory, slices=slices, threads=self._threads)
-            elements += sum(unit.size for unit in applied.proofs)
-            changed, replaced = changed + applied.changed, replaced + applied.replaced
-        pieces, boxes = bound.all(), bound.holding()
-        arrays = {name: held.array for name, held in fresh.items()}
-        check_copies(pieces, arrays, boxes)
-        confirm()
-        shielded(lambda _: copy_into(pieces, arrays, boxes))
-        return elements, changed, replaced, slices
-
-    def _apply_copies(
-        self, frames: Sequence[Frame], bound: Bound, index: int, confirm: Callable[[], None]
-    ) -> None:
-        """The same for tied names that are apart in memory: each inside the undo of the one before."""
-        if index == len(bound.copies):
-            confirm()
-            return
-        piece = bound.copies[index]
-        memory = bound.copy_state(piece)
-        touching = [
-            frame
-            for frame in frames
-            if any(member.block.tensor == piece.name for member in frame.header.unit.members)
-        ]
-        apply(
-            touching,
-            memory,
-            slices=missing_slices(touching, memory, {}),
-            threads=self._threads,
-            journal=self._journal,
-            confirm=lambda: self._apply_copies(frames, bound, index + 1, confirm),
-        )
 
     def _voting(self, work: Callable[[Callable[[], None]], T]) -> T:
         """What `work` returns. It calls what it is given at the point where all ranks must be ready; when
@@ -541,35 +517,28 @@ class Subscriber:
                     agree(self._group, False, f"{type(error).__name__}: {error}")
             raise
 
-    def _hold(self, staged: Staged, slices: dict[Unit, SliceProof]) -> None:
+    def _hold(self, staged: Staged, slices: Mapping[Unit, SliceProof]) -> None:
         self._held = staged.version.number
         self._manifest = staged.manifest
         self._holding = staged.holding
         self._slices = slices
+        if self._registration is not None:
+            self._registration.renew_quietly(staged.version)
 
 
-def holding_of(
-    manifest: Manifest, names: Sequence[str] | None, boxes: Mapping[str, tuple[slice, ...]]
-) -> Holding:
-    """What is held when these names are, whole but for those with a box.
+def _place(
+    root: StoragePath | str | Sequence[StoragePath | str] | Mirrors, variant: str
+) -> StoragePath | Mirrors:
+    """What to follow: a root, or a variant's, which is a root below it."""
 
-    Raises:
-        InvalidArgument: names that the version lacks, boxes of names that are not held.
-    """
-    stored = {**{name: name for name in manifest.tensors}, **manifest.aliases}
-    wanted = stored if names is None else dict.fromkeys(names)
-    unknown = sorted(name for name in (*wanted, *boxes) if name not in stored)
-    stray = sorted(name for name in boxes if name in stored and name not in wanted)
-    if unknown or stray:
-        raise InvalidArgument(
-            f"names do not fit: not in the version: {unknown[:10]}; boxes of others: {stray[:10]}"
-        )
-    holding: dict[str, Block | None] = dict.fromkeys(manifest.tensors)
-    for name in wanted:
-        tensor = manifest.tensors[stored[name]]
-        box = box_of(stored[name], tuple(tensor.shape), boxes.get(name, ()))
-        before = holding[stored[name]]
-        if before is not None and before != box:
-            raise InvalidArgument(f"tensor {name!r} is asked for under two names, with other boxes")
-        holding[stored[name]] = box
-    return holding
+    def below(place: StoragePath | str) -> StoragePath:
+        path = StoragePath(place)
+        return path / layout.VARIANTS / layout.check_name(variant, "variant") if variant else path
+
+    if isinstance(root, (str, StoragePath)):
+        return below(root)
+    if not isinstance(root, Mirrors):
+        return Mirrors([below(place) for place in root])
+    if variant:
+        raise InvalidArgument("give the URLs of the mirrors together with a variant")
+    return root

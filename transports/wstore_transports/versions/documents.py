@@ -381,10 +381,16 @@ class Pointer(Document, frozen=True, kw_only=True, tag="pointer"):
 
 
 class Layout(Document, frozen=True, kw_only=True, tag="layout"):
-    """`layouts/<run>/<engine>.json`: how an engine holds the tensors. The boxes it wants, per name."""
+    """`layouts/<run>/<engine>.json`: how an engine holds the tensors.
+
+    Attributes:
+        epoch: the session that it is meant for; others do not heed it.
+        tensors: by name, the boxes [origin, extent] that it holds.
+    """
 
     max_bytes: ClassVar[int] = 256 * MiB
 
     run: Name
     engine: Name
+    epoch: Number
     tensors: dict[TensorName, list[list[Extent]]]

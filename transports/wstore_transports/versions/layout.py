@@ -14,6 +14,7 @@ LOG = "log"
 DATA = "data"
 SESSIONS = "sessions"
 LEASES = "leases"
+LAYOUTS = "layouts"
 OPEN = "open.json"
 MANIFEST = "manifest.json"
 ANCHOR = "anchor.json"
@@ -88,6 +89,11 @@ def parse_session(name: str) -> tuple[int, int | None] | None:
 def lease_name(reader: str, nonce: str) -> str:
     """The lease document of one reader process."""
     return f"{LEASES}/{reader}-{nonce}.json"
+
+
+def layout_name(run: str, engine: str) -> str:
+    """Where an engine says how it holds the tensors."""
+    return f"{LAYOUTS}/{run}/{engine}.json"
 
 
 def is_lease(name: str) -> bool:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from wstore.errors import IntegrityError, NotFound, WStoreError
 from wstore_transports.errors import VersionGone
-from wstore_transports.versions.documents import Weights
+from wstore_transports.versions.documents import Anchor, Weights
 from wstore_transports.versions.manifest import read_anchor, read_manifest
 from wstore_transports.versions.mirror_mark import read_mark
 
 if TYPE_CHECKING:
     from wstore.path import StoragePath
-    from wstore_transports.versions.documents import Anchor, Kind, Manifest
+    from wstore_transports.versions.documents import Kind, Manifest
     from wstore_transports.versions.place import Place
 
 
@@ -75,6 +75,19 @@ class Version:
             return read_manifest(self.place, self.record)
         except NotFound as error:
             raise self.missing(error) from error
+
+    def anchor(self) -> Weights | Anchor | None:
+        """The record that says where this version's whole weights are; None when nowhere, as far as the
+        log was read. Raises RecordMissing, IntegrityError."""
+        if self.kind == "full":
+            return self.record
+        standing = self.place.log.known.standing
+        if self.number > standing.anchor:
+            return None
+        if self.number == standing.anchor:
+            record = self.place.log.read(standing.anchored_at)
+            return record if isinstance(record, Anchor) else None
+        return self.place.log.state().anchors.get(self.number)
 
     def whole(self, anchor: Weights | Anchor) -> Manifest:
         """The manifest of the version's whole weights, which `anchor` names: its own record or an anchor
