@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from wstore.errors import InvalidArgument, MissingPackage
 from wstore_transports.errors import GroupFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
     from torch.distributed import ProcessGroup
 
@@ -19,6 +22,9 @@ MAX_TEXT_BYTES = 1 << 20
 """What one rank may tell the others at once."""
 
 _MAX_DETAIL = 2000
+
+
+T = TypeVar("T")
 
 
 class Group(Protocol):
@@ -178,6 +184,30 @@ def decide(group: Group, value: str) -> str:
         GroupFailed: a rank did not answer.
     """
     return _told(group, "decide", value if group.rank == 0 else "")[0]
+
+
+def together(group: Group, work: Callable[[Callable[[], None]], T]) -> T:
+    """What `work` returns, on every rank; or an error on every rank: its own where it failed, `GroupFailed`
+    where another one did.
+
+    Args:
+        work: calls what it is given at the point from which it cannot fail any more; when that raises, it
+            takes back what it did.
+    """
+    voted = False
+
+    def confirm() -> None:
+        nonlocal voted
+        voted = True
+        agree(group, True, "")
+
+    try:
+        return work(confirm)
+    except BaseException as error:
+        if not voted:
+            with suppress(GroupFailed):
+                agree(group, False, f"{type(error).__name__}: {error}")
+        raise
 
 
 def _told(group: Group, call: str, text: str) -> list[str]:

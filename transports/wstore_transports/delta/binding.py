@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from wstore.errors import InvalidArgument
 from wstore_codecs import tensors as arrays
+from wstore_codecs.block import Block
 from wstore_codecs.targets import Held
 from wstore_transports.checkpoint.pieces import Shard, piece_of
 from wstore_transports.checkpoint.reader import box_of
@@ -14,7 +15,6 @@ from wstore_transports.checkpoint.reader import box_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from wstore_codecs.block import Block
     from wstore_codecs.tensors import Array
     from wstore_transports.checkpoint.pieces import Piece
     from wstore_transports.delta.wanted import Holding
@@ -44,6 +44,16 @@ class Bound:
     def holding(self) -> dict[str, Block | None]:
         """The boxes that are held, for all memory together where they agree."""
         return {name: None if piece is None else piece.box for name, piece in self.pieces.items()}
+
+    def within(self, holding: Holding) -> Bound:
+        """The same, when all of it was staged. Raises InvalidArgument."""
+        for piece in self.all():
+            box = holding.get(piece.name, Block.whole(piece.name, piece.shape))
+            if box is None or (piece.box.size and not box.contains(piece.box)):
+                raise InvalidArgument(
+                    f"{piece.box} is held, and what was staged is {box}: prefetch with this state"
+                )
+        return self
 
     def held(self) -> dict[str, Held]:
         """The memory that there is, by stored name."""

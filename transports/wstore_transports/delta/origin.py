@@ -6,18 +6,18 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from wstore.errors import NotFound, WStoreError
+from wstore.errors import InvalidArgument, NotFound, WStoreError
+from wstore.path import StoragePath
 from wstore_transports.checkpoint.snapshot import Snapshot
 from wstore_transports.delta.pointer import follow_pointer
 from wstore_transports.errors import NoRoot
-from wstore_transports.versions import Mirrors, Root
+from wstore_transports.versions import Mirrors, Root, layout
 from wstore_transports.versions.copies import OneCopy
 from wstore_transports.versions.poll import Poll
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from wstore.path import StoragePath
     from wstore_transports.versions import Lease, Version
     from wstore_transports.versions.copies import Copies
     from wstore_transports.versions.documents import Anchor, Manifest, Weights
@@ -166,3 +166,25 @@ class Protection:
                 self._failed = True
                 return
             covered = wanted
+
+
+def place_of(
+    root: StoragePath | str | Sequence[StoragePath | str] | Mirrors, variant: str
+) -> StoragePath | Mirrors:
+    """What to follow: a root or mirrors of one; or a variant's root, which lies below it.
+
+    Raises:
+        InvalidArgument: no URL, or one twice; a bad variant.
+    """
+
+    def below(place: StoragePath | str) -> StoragePath:
+        path = StoragePath(place)
+        return path / layout.VARIANTS / layout.check_name(variant, "variant") if variant else path
+
+    if isinstance(root, (str, StoragePath)):
+        return below(root)
+    if not isinstance(root, Mirrors):
+        return Mirrors([below(place) for place in root])
+    if variant:
+        raise InvalidArgument("give the URLs of the mirrors together with a variant")
+    return root

@@ -146,7 +146,7 @@ def _map_files(files: Sequence[PlannedFile], directory: Path) -> dict[str, HostA
             pages = np.memmap(opened, np.uint8, mode="r+", shape=(file.header.size,))
         for name, entry in file.header.tensors.items():
             start = entry.offset
-            data = memoryview(pages)[start : start + entry.nbytes]
+            data = pages.data[start : start + entry.nbytes]
             found[name] = arrays.from_bytes(data, entry.dtype, entry.shape, name=name)
     return found
 
@@ -194,6 +194,7 @@ def _replay(
             tally.add(sum(frame.nbytes for frame in wanted))
 
         run_parallel(len(chunks), one, concurrency=AT_ONCE, cancel=cancel)
+        tally.add(version.record.nbytes - sum(frame.nbytes for frame in frames))
         before = manifest
     return before
 
@@ -218,7 +219,7 @@ def _read(
     def use(path: StoragePath) -> list[memoryview]:
         found = path.read_ranges([(one.offset, one.nbytes) for one in wanted], cancel=cancel)
         for one, data in zip(wanted, found, strict=True):
-            check_frame(one, data, manifest, path)
+            check_frame(one, data, manifest, path.url)
         return found
 
     name = manifest.objects[wanted[0].object].name

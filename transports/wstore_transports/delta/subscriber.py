@@ -5,29 +5,23 @@ from __future__ import annotations
 import logging
 import os
 import time
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from wstore.errors import InvalidArgument, NotFound, StateLost
-from wstore.path import StoragePath
-from wstore_codecs.block import Block
+from wstore.errors import InvalidArgument, StateLost
 from wstore_codecs.journal import Journal
-from wstore_transports.delta.agreement import Alone, agree, decide, same
+from wstore_transports.delta.agreement import Alone, decide, same, together
 from wstore_transports.delta.applying import Applier
+from wstore_transports.delta.arrivals import Arrivals
 from wstore_transports.delta.binding import bind, holding_of
-from wstore_transports.delta.following import Follower, Patience
 from wstore_transports.delta.layouts import Registration
-from wstore_transports.delta.origin import Origin, Protection
+from wstore_transports.delta.origin import Origin, Protection, place_of
 from wstore_transports.delta.reports import ApplyReport
-from wstore_transports.delta.route import find_route
 from wstore_transports.delta.shared_cache import SharedCache
 from wstore_transports.delta.spool import MEMORY_BYTES, Spool
 from wstore_transports.delta.staging import Stager
-from wstore_transports.errors import GroupFailed, VersionGone
-from wstore_transports.versions import Mirrors, layout
-from wstore_transports.versions.pace import Pace
+from wstore_transports.errors import VersionGone
 
 if TYPE_CHECKING:
     import threading
@@ -35,6 +29,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from wstore.path import StoragePath
     from wstore_codecs.cutting import Unit
     from wstore_codecs.slices import SliceProof
     from wstore_codecs.tensors import Array
@@ -44,7 +39,7 @@ if TYPE_CHECKING:
     from wstore_transports.delta.binding import Bound, EngineState
     from wstore_transports.delta.staging import Staged
     from wstore_transports.delta.wanted import Holding
-    from wstore_transports.versions import Version
+    from wstore_transports.versions import Mirrors, Version
     from wstore_transports.versions.documents import Manifest
 
 T = TypeVar("T")
@@ -105,20 +100,24 @@ class Subscriber:
         Raises:
             InvalidArgument: no URL, or one twice.
         """
-        self._origin = Origin(_place(root, variant))
+        self._origin = Origin(place_of(root, variant))
         cache = shared_cache
         if isinstance(cache, (str, Path)):
             cache = SharedCache(cache)
-        self._cache = cache
         self._pinned: int | None = None
         self._group = group or Alone()
-        self._threads = threads or os.cpu_count() or 1
+        threads = threads or os.cpu_count() or 1
         self._spool = Spool(memory_bytes, spill)
-        self._stager = Stager(self._origin, self._spool, cache=cache, threads=self._threads)
-        self._applier = Applier(self._threads, journal or Journal(spill=spill))
-        self._dead_after_s = dead_after_s
-        self._pace = Pace()
+        self._applier = Applier(threads, journal or Journal(spill=spill))
         self._protection = Protection(lambda: self._origin.followed.lease(reader_id))
+        self._arrivals = Arrivals(
+            self._origin,
+            Stager(self._origin, self._spool, cache=cache, threads=threads),
+            self._protection,
+            self._spool,
+            cache=cache,
+            dead_after_s=dead_after_s,
+        )
         self._registration: Registration | None = None
         self._held = 0
         self._manifest: Manifest | None = None
@@ -156,11 +155,11 @@ class Subscriber:
 
     def latest(self) -> Version:
         """The newest version. Raises NoVersion, NoRoot, NotARoot, ..."""
-        return self._origin.followed.latest()
+        return self._arrivals.find(None)
 
     def version(self, number: int) -> Version:
         """Version `number`. Raises NoVersion, VersionGone, ..."""
-        return self._origin.followed.version(number)
+        return self._arrivals.find(number)
 
     def wait(
         self,
@@ -181,9 +180,7 @@ class Subscriber:
                 waiting. Cancelled.
         """
         number = self._held if after is None else after
-        return self._origin.wait(
-            number, timeout=timeout, cancel=cancel, dead_after_s=self._dead_after_s
-        )
+        return self._arrivals.wait(number, timeout, cancel)
 
     # Loading
 
@@ -215,11 +212,14 @@ class Subscriber:
             VersionGone: retention let it go. NoVersion, NoRoot, NotARoot.
         """
         wanted = self._pinned if version is None else version
-        target = self.latest() if wanted is None else self._awaited(wanted, AWAIT_S, cancel)
+        if wanted is None:
+            target = self.latest()
+        else:
+            target = self._arrivals.await_version(wanted, AWAIT_S, cancel)
         chosen = None if names is None else list(names)
         shapes = self._origin.manifest(target)
         holding = holding_of(shapes, chosen, box or {})
-        staged = self._stage(target, 0, holding, framework, None, cancel)
+        staged = self._arrivals.stage(target, 0, holding, None, framework=framework, cancel=cancel)
         loaded = staged.loaded
         if loaded is None:
             raise AssertionError("a route from nothing begins with whole weights")
@@ -252,7 +252,8 @@ class Subscriber:
         Raises:
             VersionGone: retention let the version go. IntegrityError, NoVersion, NoSpace, Cancelled, ...
         """
-        return self._prefetch(self._version(version), state, None, cancel)
+        wanted = self._pinned if version is None else version
+        return self._prefetch(self._arrivals.find(wanted), state, None, cancel)
 
     def apply(self, staged: Staged, state: EngineState) -> ApplyReport:
         """Bring the engine's memory to the version that was staged: all of it, or nothing.
@@ -272,10 +273,11 @@ class Subscriber:
         same(self._group, str(staged.version.number), "the version to apply")
         started = time.monotonic()
         try:
-            outcome = self._voting(
+            outcome = together(
+                self._group,
                 lambda confirm: self._applier.run(
-                    staged, self._bound(staged, state), self._slices, confirm
-                )
+                    staged, self._bind(staged, state), self._slices, confirm
+                ),
             )
         except StateLost:
             self._held = 0
@@ -314,8 +316,8 @@ class Subscriber:
         Raises:
             As `wait`, `prefetch` and `apply`. In each case the memory is what it was.
         """
-        staged = self._voting(
-            lambda confirm: self._stage_next(state, version, timeout, cancel, confirm)
+        staged = together(
+            self._group, lambda confirm: self._stage_next(state, version, timeout, cancel, confirm)
         )
         return self.apply(staged, state)
 
@@ -357,22 +359,6 @@ class Subscriber:
 
     # How
 
-    def _version(self, version: int | Version | None) -> Version:
-        wanted = self._pinned if version is None else version
-        if wanted is None:
-            return self.latest()
-        return self.version(wanted) if isinstance(wanted, int) else wanted
-
-    def _awaited(
-        self, wanted: int | Version, timeout: float, cancel: threading.Event | None
-    ) -> Version:
-        """A version that may not be there yet."""
-        if not isinstance(wanted, int):
-            return wanted
-        if wanted > 0:
-            self.wait(wanted - 1, timeout, cancel=cancel)
-        return self.version(wanted)
-
     def _stage_next(
         self,
         state: EngineState,
@@ -386,12 +372,14 @@ class Subscriber:
         ahead: Ahead | None = None
         wanted = self._pinned if version is None else version
         if wanted is None:
-            target, ahead = self._next(state, timeout, cancel)
+            known = self._manifest
+            holding = {} if known is None else bind(state, known).holding()
+            target, ahead = self._arrivals.next(self._held, holding, timeout, cancel)
             chosen = int(decide(self._group, str(target.number)))
             if chosen != target.number:
-                target = self.version(chosen)
+                target = self._arrivals.find(chosen)
         else:
-            target = self._awaited(wanted, timeout, cancel)
+            target = self._arrivals.await_version(wanted, timeout, cancel)
         waited = time.monotonic() - started
         try:
             staged = self._insist(target, state, ahead, cancel)
@@ -405,17 +393,6 @@ class Subscriber:
             raise
         staged.seconds["wait"] = waited
         return staged
-
-    def _next(
-        self, state: EngineState, timeout: float, cancel: threading.Event | None
-    ) -> tuple[Version, Ahead | None]:
-        """The next version, read ahead where one root is followed from a version that is held."""
-        root = self._origin.single
-        if root is None or self._manifest is None:
-            return self.wait(timeout=timeout, cancel=cancel), None
-        holding = bind(state, self._manifest).holding()
-        patience = Patience(timeout, cancel, self._dead_after_s, self._pace)
-        return Follower(root, self._held, holding, self._spool, self._cache, patience).wait()
 
     def _insist(
         self,
@@ -448,74 +425,27 @@ class Subscriber:
             manifest = self._origin.manifest(target)
             target = replace(target, known=manifest)
             holding = bind(state, manifest).holding()
-        staged = self._stage(target, self._held, holding, "numpy", ahead, cancel)
+        staged = self._arrivals.stage(
+            target, self._held, holding, self._manifest, ahead=ahead, cancel=cancel
+        )
         if state is not None and staged.loaded is None:
             started = time.monotonic()
             try:
-                self._applier.check(staged, self._bound(staged, state), self._slices)
+                self._applier.check(staged, self._bind(staged, state), self._slices)
             except BaseException:
                 staged.close()
                 raise
             staged.seconds["check"] = time.monotonic() - started
         return staged
 
-    def _stage(
-        self,
-        target: Version,
-        held: int,
-        holding: Holding,
-        framework: Framework,
-        ahead: Ahead | None,
-        cancel: threading.Event | None,
-    ) -> Staged:
-        route = find_route(target, held)
-        if not route.versions:
-            raise InvalidArgument(
-                f"version {target.number} is held already", url=self._origin.path.url
-            )
-        self._protection.cover(*route.versions)
-        try:
-            return self._stager.stage(
-                route, holding, self._manifest, framework=framework, ahead=ahead, cancel=cancel
-            )
-        except NotFound as error:
-            raise target.missing(error) from error
-        finally:
-            self._protection.cover()
-
-    def _bound(self, staged: Staged, state: EngineState) -> Bound:
+    def _bind(self, staged: Staged, state: EngineState) -> Bound:
         if staged.route.start is not None and staged.route.start != self._held:
             raise InvalidArgument(
                 f"version {staged.version.number} was staged for a holder of version "
                 f"{staged.route.start}, and version {self._held} is held",
                 url=self._origin.path.url,
             )
-        bound = bind(state, staged.manifest)
-        for piece in bound.all():
-            box = staged.holding.get(piece.name, Block.whole(piece.name, piece.shape))
-            if box is None or (piece.box.size and not box.contains(piece.box)):
-                raise InvalidArgument(
-                    f"{piece.box} is held, and what was staged is {box}: prefetch with this state"
-                )
-        return bound
-
-    def _voting(self, work: Callable[[Callable[[], None]], T]) -> T:
-        """What `work` returns. It calls what it is given at the point where all ranks must be ready; when
-        one of them is not, this raises on every rank."""
-        voted = False
-
-        def confirm() -> None:
-            nonlocal voted
-            voted = True
-            agree(self._group, True, "")
-
-        try:
-            return work(confirm)
-        except BaseException as error:
-            if not voted:
-                with suppress(GroupFailed):
-                    agree(self._group, False, f"{type(error).__name__}: {error}")
-            raise
+        return bind(state, staged.manifest).within(staged.holding)
 
     def _hold(self, staged: Staged, slices: Mapping[Unit, SliceProof]) -> None:
         self._held = staged.version.number
@@ -524,21 +454,3 @@ class Subscriber:
         self._slices = slices
         if self._registration is not None:
             self._registration.renew_quietly(staged.version)
-
-
-def _place(
-    root: StoragePath | str | Sequence[StoragePath | str] | Mirrors, variant: str
-) -> StoragePath | Mirrors:
-    """What to follow: a root, or a variant's, which is a root below it."""
-
-    def below(place: StoragePath | str) -> StoragePath:
-        path = StoragePath(place)
-        return path / layout.VARIANTS / layout.check_name(variant, "variant") if variant else path
-
-    if isinstance(root, (str, StoragePath)):
-        return below(root)
-    if not isinstance(root, Mirrors):
-        return Mirrors([below(place) for place in root])
-    if variant:
-        raise InvalidArgument("give the URLs of the mirrors together with a variant")
-    return root
