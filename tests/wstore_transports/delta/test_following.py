@@ -51,10 +51,11 @@ def test_each_version_arrives_bit_for_bit(tmp_path: Path) -> None:
         engine.wait(timeout=5)
 
 
-def test_an_engine_that_lags_and_one_that_joins(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["planes", "safetensors"])
+def test_an_engine_that_lags_and_one_that_joins(tmp_path: Path, form: str) -> None:
     """Five versions in one pass, and whole weights with the deltas after them."""
     weights = model()
-    with Publisher(tmp_path.as_posix(), anchor_every=3) as publisher:
+    with Publisher(tmp_path.as_posix(), anchor_every=3, anchor_codec=form) as publisher:
         publisher.publish(0, weights)
         publisher.flush()
         late = Subscriber(tmp_path.as_posix())
@@ -73,7 +74,9 @@ def test_an_engine_that_lags_and_one_that_joins(tmp_path: Path) -> None:
         assert other.sync(fresh).versions == 0
         assert equal(fresh, weights)
     root = Root.open(StoragePath(tmp_path.as_posix()))
-    assert root.log.state().anchors
+    (anchor,) = root.log.state().anchors.values()
+    names = [ref.name for ref in root.version(anchor.version).whole(anchor).objects]
+    assert all(name.endswith(".safetensors") == (form == "safetensors") for name in names)
     for version in root.versions():
         loaded = Subscriber(tmp_path.as_posix()).load(version.number)
         assert weights_digest(loaded) == version.digest

@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING, TypeGuard
 from wstore.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
     from torch.distributed.tensor import DTensor
 
     from wstore_codecs.block import Shape
+
+
+Runs = tuple[range, ...]
+"""The indexes along one dimension that a rank holds, in order; neighbours are joined."""
 
 
 def is_dtensor(value: object) -> TypeGuard[DTensor]:
@@ -38,7 +44,6 @@ def local_box(name: str, value: DTensor) -> tuple[torch.Tensor, Shape, Shape]:
     """
     import torch
     from torch.distributed._functional_collectives import AsyncCollectiveTensor
-    from torch.distributed.tensor.placement_types import Replicate, Shard, _StridedShard
 
     coordinate = value.device_mesh.get_coordinate()
     if coordinate is None:
@@ -50,22 +55,7 @@ def local_box(name: str, value: DTensor) -> tuple[torch.Tensor, Shape, Shape]:
     if isinstance(local, AsyncCollectiveTensor):
         local = local.wait()
     shape = tuple(value.shape)
-    held: list[Runs] = [(range(length),) for length in shape]
-    for ranks, index, placement in zip(
-        value.device_mesh.shape, coordinate, value.placements, strict=True
-    ):
-        if isinstance(placement, (Shard, _StridedShard)):
-            runs = held[placement.dim]
-            if isinstance(placement, _StridedShard):
-                narrowed = _strided(name, runs, int(placement.split_factor), ranks, index)
-            else:
-                narrowed = _chunk(runs, ranks, index)
-            held[placement.dim] = narrowed
-        elif not isinstance(placement, Replicate):
-            raise InvalidArgument(
-                f"tensor {name!r}: this rank holds {placement}, not elements of the whole; "
-                "redistribute it to Shard or Replicate first"
-            )
+    held = _held(name, value, coordinate)
     if any(len(runs) > 1 for runs in held):
         raise InvalidArgument(
             f"tensor {name!r}: what this rank holds by {value.placements} does not lie together in the "
@@ -81,8 +71,25 @@ def local_box(name: str, value: DTensor) -> tuple[torch.Tensor, Shape, Shape]:
     return local, shape, tuple(starts)
 
 
-Runs = tuple[range, ...]
-"""The indexes along one dimension that a rank holds, in order; neighbours are joined."""
+def _held(name: str, value: DTensor, coordinate: Sequence[int]) -> list[Runs]:
+    """What the rank at `coordinate` of the mesh holds along each dimension: placement by placement."""
+    from torch.distributed.tensor.placement_types import Replicate, Shard, _StridedShard
+
+    held: list[Runs] = [(range(length),) for length in value.shape]
+    for ranks, index, placement in zip(
+        value.device_mesh.shape, coordinate, value.placements, strict=True
+    ):
+        if isinstance(placement, _StridedShard):
+            factor = int(placement.split_factor)
+            held[placement.dim] = _strided(name, held[placement.dim], factor, ranks, index)
+        elif isinstance(placement, Shard):
+            held[placement.dim] = _chunk(held[placement.dim], ranks, index)
+        elif not isinstance(placement, Replicate):
+            raise InvalidArgument(
+                f"tensor {name!r}: this rank holds {placement}, not elements of the whole; "
+                "redistribute it to Shard or Replicate first"
+            )
+    return held
 
 
 def _chunk(runs: Runs, ranks: int, index: int) -> Runs:

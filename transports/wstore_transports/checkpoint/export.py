@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import shutil
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,8 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from wstore.progress import Progress
+    from wstore_transports.checkpoint.safetensors_header import Header
     from wstore_transports.checkpoint.snapshot import Snapshot
-    from wstore_transports.versions.documents import ObjectRef, Tensor
+    from wstore_transports.versions.documents import Manifest, ObjectRef, Tensor
 
 BATCH_BYTES = 64 << 20
 """What is read at once, and so held in memory, while a file is written."""
@@ -49,6 +52,20 @@ def export(
 
     What a killed process leaves has the name of an unfinished write: not listed, and swept when old.
     """
+    with complete_directory(local_dir) as partial:
+        writer = _Writer(snapshot, StoragePath(partial), progress, cancel)
+        writer.write_weights(max_file_bytes)
+        write_extra_files(snapshot, StoragePath(partial), cancel)
+    return Path(local_dir).absolute()
+
+
+@contextmanager
+def complete_directory(local_dir: str | os.PathLike[str]) -> Iterator[Path]:
+    """A new directory to write into, which becomes `local_dir` when the context ends without an error.
+
+    Raises:
+        AlreadyExists: there is something under that name that is no empty directory.
+    """
     target = Path(local_dir).absolute()
     partial = target.with_name(new_temp_name().decode())
     with OsErrors(str(target)):
@@ -57,9 +74,7 @@ def export(
         target.parent.mkdir(parents=True, exist_ok=True)
         partial.mkdir()
     try:
-        writer = _Writer(snapshot, StoragePath(partial), progress, cancel)
-        writer.write_weights(max_file_bytes)
-        writer.write_files()
+        yield partial
         with OsErrors(str(target)):
             if target.exists():
                 target.rmdir()
@@ -69,7 +84,77 @@ def export(
         if isinstance(error, WStoreError):
             error.url = error.url.replace(StoragePath(partial).url, StoragePath(target).url)
         raise
-    return target
+
+
+def write_extra_files(
+    snapshot: Snapshot, directory: StoragePath, cancel: threading.Event | None
+) -> None:
+    """Write the files that go along with the version, checked. Raises IntegrityError."""
+    sizes = {ref.name: ref for ref in snapshot.manifest.objects}
+    for key, name in snapshot.manifest.metadata.items():
+        if not key.startswith(FILE_KEY):
+            continue
+        ref, file = sizes.get(name), check_file_name(key.removeprefix(FILE_KEY))
+        if ref is None or ref.size > MAX_EXTRA_FILE:
+            raise IntegrityError(
+                f"extra file {file!r} is not an object of the version, or too large"
+            )
+        (directory / file).write_file(_read_file(snapshot, ref, cancel))
+
+
+def _read_file(snapshot: Snapshot, ref: ObjectRef, cancel: threading.Event | None) -> bytes:
+    def use(path: StoragePath) -> bytes:
+        data = path.read_range(0, ref.size + 1, cancel=cancel)
+        if xxhash.xxh3_128_hexdigest(data) != ref.hash:
+            raise IntegrityError("this extra file does not have its hash", url=path.url)
+        return data
+
+    return snapshot.copies(ref.name).read(use, cancel)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """A safetensors file of an export: its header, and where each tensor's bytes go.
+
+    Attributes:
+        name: the file's.
+        head: its first bytes.
+        header: what they say.
+        tensors: by name, in the order of their bytes.
+    """
+
+    name: str
+    head: bytes
+    header: Header
+    tensors: dict[str, Tensor]
+
+
+def plan_export(manifest: Manifest, max_file_bytes: int) -> list[PlannedFile]:
+    """The files that hold all tensors, as few as the limit allows."""
+    groups = _grouped(manifest.tensors, max_file_bytes)
+    files = []
+    for number, names in enumerate(groups, 1):
+        name = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+        if len(groups) == 1:
+            name = "model.safetensors"
+        tensors = {name: manifest.tensors[name] for name in names}
+        tied = {a: n for a, n in manifest.aliases.items() if n in tensors}
+        head, header = build_header(
+            ((name, dtypes.dtype(t.dtype), t.shape) for name, t in tensors.items()),
+            metadata={**tied, "format": "pt"},
+            url=name,
+        )
+        ordered = {name: tensors[name] for name in header.tensors}
+        files.append(PlannedFile(name, head, header, ordered))
+    return files
+
+
+def write_index(files: Sequence[PlannedFile], directory: StoragePath) -> None:
+    """The index, where the tensors are in several files."""
+    if len(files) > 1:
+        weight_map = {name: file.name for file in files for name in file.tensors}
+        total = sum(_nbytes(tensor) for file in files for tensor in file.tensors.values())
+        (directory / INDEX).write_file(index_json(weight_map, total))
 
 
 class _Writer:
@@ -94,51 +179,11 @@ class _Writer:
 
     def write_weights(self, max_file_bytes: int) -> None:
         """All tensors, in as few files as the limit allows, and the index where they are several."""
-        files = _plan(self._snapshot.manifest.tensors, max_file_bytes)
-        if len(files) == 1:
-            self._write("model.safetensors", files[0])
-            return
-        weight_map = {}
-        for number, names in enumerate(files, 1):
-            file = f"model-{number:05d}-of-{len(files):05d}.safetensors"
-            self._write(file, names)
-            weight_map.update(dict.fromkeys(names, file))
-        (self._directory / INDEX).write_file(index_json(weight_map, self._total))
-
-    def write_files(self) -> None:
-        """The extra files, checked."""
-        manifest = self._snapshot.manifest
-        sizes = {ref.name: ref for ref in manifest.objects}
-        for key, name in manifest.metadata.items():
-            if not key.startswith(FILE_KEY):
-                continue
-            ref, file = sizes.get(name), check_file_name(key.removeprefix(FILE_KEY))
-            if ref is None or ref.size > MAX_EXTRA_FILE:
-                raise IntegrityError(
-                    f"extra file {file!r} is not an object of the version, or too large"
-                )
-            data = self._read_file(name, ref)
-            (self._directory / file).write_file(data)
-
-    def _read_file(self, name: str, ref: ObjectRef) -> bytes:
-        def use(path: StoragePath) -> bytes:
-            data = path.read_range(0, ref.size + 1, cancel=self._cancel)
-            if xxhash.xxh3_128_hexdigest(data) != ref.hash:
-                raise IntegrityError("this extra file does not have its hash", url=path.url)
-            return data
-
-        return self._snapshot.copies(name).read(use, self._cancel)
-
-    def _write(self, file: str, names: Sequence[str]) -> None:
-        tensors = {name: self._snapshot.manifest.tensors[name] for name in names}
-        tied = {a: n for a, n in self._snapshot.manifest.aliases.items() if n in tensors}
-        head, header = build_header(
-            ((name, dtypes.dtype(t.dtype), t.shape) for name, t in tensors.items()),
-            metadata={**tied, "format": "pt"},
-            url=(self._directory / file).url,
-        )
-        chunks = self._chunks(head, {name: tensors[name] for name in header.tensors})
-        (self._directory / file).write_file(chunks, cancel=self._cancel)
+        files = plan_export(self._snapshot.manifest, max_file_bytes)
+        for file in files:
+            chunks = self._chunks(file.head, file.tensors)
+            (self._directory / file.name).write_file(chunks, cancel=self._cancel)
+        write_index(files, self._directory)
 
     def _chunks(self, head: bytes, tensors: Mapping[str, Tensor]) -> Iterator[memoryview]:
         """The header, then the tensors' bytes in this order, verified; many small ones are one chunk."""
@@ -172,7 +217,7 @@ class _Writer:
         return memory
 
 
-def _plan(tensors: Mapping[str, Tensor], max_file_bytes: int) -> list[list[str]]:
+def _grouped(tensors: Mapping[str, Tensor], max_file_bytes: int) -> list[list[str]]:
     """Names by file, in order; an empty version is one file without tensors."""
     files: list[list[str]] = [[]]
     size = header = 0

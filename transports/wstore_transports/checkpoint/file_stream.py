@@ -56,9 +56,23 @@ class FileStream:
     """
 
     def __init__(
-        self, pieces: Sequence[Piece], *, metadata: Mapping[str, str] | None = None, url: str = ""
+        self,
+        pieces: Sequence[Piece],
+        *,
+        metadata: Mapping[str, str] | None = None,
+        url: str = "",
+        source: Callable[[Piece], Piece] | None = None,
     ) -> None:
-        """Raises InvalidArgument for what safetensors cannot say; `url` names the file in errors."""
+        """Describe the file.
+
+        Args:
+            url: names the file in errors.
+            source: called with each piece when its turn comes; gives the values that are written.
+
+        Raises:
+            InvalidArgument: what safetensors cannot say.
+        """
+        self._source = source
         names = stored_names(pieces)
         self._head, self._header = build_header(
             ((n, piece.dtype, piece.box.extent) for n, piece in zip(names, pieces, strict=True)),
@@ -102,7 +116,8 @@ class FileStream:
     def _walk(self) -> Iterator[tuple[memoryview, Callable[[], list[StoredBlock]]]]:
         """The tensors' bytes in order, each with the work of hashing it."""
         offset = self._header.data_start
-        for run in small_runs(self._pieces[name] for name in self._header.tensors):
+        pieces = (self._pieces[name] for name in self._header.tensors)
+        for run in small_runs(pieces if self._source is None else map(self._source, pieces)):
             self.current = run[0].name
             if small(run[0]):
                 data = elements(run)

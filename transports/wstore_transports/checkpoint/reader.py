@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from wstore_codecs.tensors import Array
     from wstore_transports.checkpoint.snapshot import Spec
     from wstore_transports.checkpoint.targets import Framework
+    from wstore_transports.versions.documents import Anchor, Weights
 
 BUDGET = 256 << 20
 """Bytes that a load may hold beside the tensors it returns or fills."""
@@ -182,6 +183,7 @@ class CheckpointReader:
             InvalidArgument: names, shapes or dtypes that do not fit, listed; nothing was written.
             IntegrityError: naming tensor and URL.
             VersionGone: retention let it go. NoVersion, NotARoot.
+            UnsupportedOperation: the version holds only what changed; a `delta.Subscriber` reads it.
         """
         chosen = None if names is None else list(names)
         with self._open(version) as snapshot, snapshot.explained():
@@ -259,7 +261,8 @@ def leased_snapshot(
 
     Raises:
         NotARoot: neither is here, or the root's marker is damaged (NoRoot: nothing at all is here).
-        NoVersion, VersionGone. InvalidArgument: a version of a foreign one.
+        NoVersion, VersionGone. InvalidArgument: a version of a foreign one. UnsupportedOperation: a
+            version that has no whole weights, only what changed.
     """
     try:
         found = root or Root.open(path)
@@ -273,8 +276,20 @@ def leased_snapshot(
             ) from None
         yield foreign
         return
-    with _leased(found, reader, number) as version:
-        yield Snapshot(version.manifest(), found.path, version)
+    with leased_version(found, reader, number) as version:
+        yield Snapshot(version.whole(_anchor_of(version)), found.path, version)
+
+
+def _anchor_of(version: Version) -> Weights | Anchor:
+    """The record of the version's whole weights. Raises UnsupportedOperation where it has none."""
+    anchor = version.anchor()
+    if anchor is None:
+        raise UnsupportedOperation(
+            f"version {version.number} holds what changed since version {version.base}, and no whole "
+            "weights: read it with wstore_transports.delta.Subscriber, or write it out with `wstore pull`",
+            url=version.object(version.record.manifest.name).url,
+        )
+    return anchor
 
 
 def _neither(path: StoragePath) -> NotARoot:
@@ -288,13 +303,16 @@ def _neither(path: StoragePath) -> NotARoot:
 def _mirrored_snapshot(
     mirrors: Mirrors, number: int | None, reader: str | None
 ) -> Iterator[Snapshot]:
-    with _leased(mirrors, reader, number) as version:
-        yield Snapshot(mirrors.manifest(version), version.place.path, version, mirrors)
+    with leased_version(mirrors, reader, number) as version:
+        manifest = mirrors.whole(version, _anchor_of(version))
+        yield Snapshot(manifest, version.place.path, version, mirrors)
 
 
 @contextmanager
-def _leased(root: Root | Mirrors, reader: str | None, number: int | None) -> Iterator[Version]:
-    """The version, under a lease that covered everything before the log was looked at."""
+def leased_version(
+    root: Root | Mirrors, reader: str | None, number: int | None
+) -> Iterator[Version]:
+    """A version (None: the newest), under a lease that covered everything before the log was looked at."""
     try:
         lease = root.lease(reader)
     except _NO_LEASE as error:

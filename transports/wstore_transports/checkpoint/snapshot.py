@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wstore.errors import InvalidArgument, NotFound
+from wstore_codecs import dtypes
 from wstore_transports.versions.copies import OneCopy
 
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ class Snapshot:
             name: Spec(
                 entry.dtype,
                 tuple(entry.shape),
-                sum(block.nbytes for block in entry.blocks),
+                math.prod(entry.shape) * dtypes.dtype(entry.dtype).itemsize,
                 entry.digest,
                 "" if stored == name else stored,
             )

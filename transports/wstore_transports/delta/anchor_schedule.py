@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wstore_transports.delta.anchors import AnchorJob, Traffic
+from wstore_transports.delta.flat import SAFETENSORS, PieceSnapshot
 from wstore_transports.delta.layouts import asked_cuts
 from wstore_transports.delta.whole import Snapshot
 from wstore_transports.versions.anchoring import Anchoring
@@ -79,14 +80,18 @@ class Anchors:
         self._job = AnchorJob(
             Anchoring(attempt, version),
             baseline,
-            Snapshot(
-                baseline, codec=settings.anchor_codec, spool=self._spool, threads=settings.threads
-            ),
+            self._snapshot(baseline),
             self._spool,
             rank=self._session.rank,
             traffic=self.traffic,
             timeout_s=settings.timeout_s,
         )
+
+    def _snapshot(self, baseline: Baseline) -> Snapshot | PieceSnapshot:
+        codec, threads = self._settings.anchor_codec, self._settings.threads
+        if codec == SAFETENSORS:
+            return PieceSnapshot(baseline)
+        return Snapshot(baseline, codec=codec, spool=self._spool, threads=threads)
 
     def before_change(self, units: list[int]) -> None:
         """These units of the baseline are about to change."""

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from wstore.errors import Cancelled, WStoreError
+from wstore_transports.delta.flat import PieceSnapshot, write_flat
 from wstore_transports.delta.parts import Contents, Destination, PartSink
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class AnchorJob:
         self,
         anchoring: Anchoring,
         baseline: Baseline,
-        snapshot: Snapshot,
+        snapshot: Snapshot | PieceSnapshot,
         spool: Spool,
         *,
         rank: int,
@@ -103,6 +104,24 @@ class AnchorJob:
         self._cancel.set()
         self._thread.join()
 
+    def _write(self, sink: PartSink) -> None:
+        if isinstance(self._snapshot, PieceSnapshot):
+            files = write_flat(
+                self._baseline,
+                self._snapshot.take,
+                sink.to,
+                self._contents,
+                before_upload=self._traffic.give_way,
+                cancel=self._cancel,
+            )
+            sink.place(files)
+            return
+        for index in range(self._snapshot.units):
+            if self._cancel.is_set():
+                raise Cancelled("the anchor was given up")
+            made = self._snapshot.take(index)
+            self._contents.stored(made, sink.add(made.frame))
+
     @property
     def _number(self) -> int:
         return self._anchoring.version.number
@@ -118,11 +137,7 @@ class AnchorJob:
             cancel=self._cancel,
         )
         try:
-            for index in range(self._snapshot.units):
-                if self._cancel.is_set():
-                    raise Cancelled("the anchor was given up")
-                made = self._snapshot.take(index)
-                self._contents.stored(made, sink.add(made.frame))
+            self._write(sink)
             sink.finish()
             sink.wait()
             for name, blocks in self._replicas.items():

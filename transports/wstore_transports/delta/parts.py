@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from wstore.path import StoragePath
     from wstore_codecs.part import Row
+    from wstore_transports.checkpoint.hashing import StoredBlock
     from wstore_transports.delta.baseline import Baseline
     from wstore_transports.delta.encoding import Made
     from wstore_transports.delta.spool import Kept, Spool
@@ -102,6 +103,11 @@ class PartSink:
         self.nbytes = 0
 
     @property
+    def to(self) -> Destination:
+        """Where the parts go."""
+        return self._to
+
+    @property
     def queued(self) -> int:
         """Parts that are not uploaded yet."""
         return sum(not upload.done() for upload in self._uploads)
@@ -122,6 +128,11 @@ class PartSink:
         """Begin to upload what is left."""
         if len(self._pieces) > 1:
             self._end_part()
+
+    def place(self, objects: Sequence[ObjectRef]) -> None:
+        """Take objects that were written in another way in place of parts."""
+        self.objects += objects
+        self.nbytes += sum(one.size for one in objects)
 
     def wait(self) -> None:
         """Wait for all uploads. Raises the first failure, naming the URL."""
@@ -201,6 +212,21 @@ class Contents:
                     digest=digest,
                 ),
             )
+
+    def flat(self, stored: StoredBlock, number: int) -> None:
+        """A block of a plain file, the `number`th object."""
+        self._add(
+            stored.piece.name,
+            Block(
+                origin=list(stored.box.origin),
+                extent=list(stored.box.extent),
+                object=number,
+                offset=stored.offset,
+                nbytes=stored.nbytes,
+                hash=stored.hash,
+                digest=stored.digest.hex,
+            ),
+        )
 
     def same(self, index: int) -> None:
         """A unit that is as in the version before."""

@@ -13,6 +13,7 @@ from wstore_codecs.digest import digest_block
 from wstore_transports.checkpoint.pieces import Collector, piece_of
 from wstore_transports.delta.baseline import Baseline
 from wstore_transports.delta.encoding import DeltaEncoder, encode_whole
+from wstore_transports.delta.flat import SAFETENSORS, write_flat
 from wstore_transports.delta.parts import Contents
 from wstore_transports.delta.replicas import vouched
 
@@ -194,6 +195,10 @@ class PendingFull:
         return
 
     def _encode(self, baseline: Baseline, contents: Contents) -> None:
+        if self._codec == SAFETENSORS:
+            self._sink.place(write_flat(baseline, lambda piece: piece, self._sink.to, contents))
+            return
+
         def one(index: int) -> Made:
             return encode_whole(baseline, index, codec=self._codec)
 

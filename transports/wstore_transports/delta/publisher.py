@@ -14,6 +14,7 @@ from wstore_codecs import base as codecs
 from wstore_transports.checkpoint.pieces import Collector
 from wstore_transports.delta.agreement import decide
 from wstore_transports.delta.chain import Chain, Settings
+from wstore_transports.delta.flat import SAFETENSORS
 from wstore_transports.delta.pointer import Handshake
 from wstore_transports.delta.spool import MEMORY_BYTES
 from wstore_transports.versions import Retention, enter, layout
@@ -83,7 +84,8 @@ class Publisher:
             rank, world_size: this process, and how many write each version together.
             codec: of deltas: "auto", or "auto:max" for fewer bytes and more time, or any codec's spec.
             anchor_every: versions from one anchor to the next.
-            anchor_codec: of whole weights: "planes", "zstd", "raw".
+            anchor_codec: of whole weights: "planes", "zstd", "raw"; or "safetensors" for plain files that
+                any library opens, half as large again as with "planes".
             keep: newest versions to keep; older ones that no reader leases are deleted after each
                 commit, in the background. None keeps all.
             run: a name for what is being trained; part of the objects' names.
@@ -106,7 +108,7 @@ class Publisher:
         """
         if anchor_every < 1:
             raise InvalidArgument(f"anchor_every={anchor_every}: at least 1")
-        if codecs.codec(anchor_codec).needs_base:
+        if anchor_codec != SAFETENSORS and codecs.codec(anchor_codec).needs_base:
             raise InvalidArgument(f"anchor_codec={anchor_codec!r} needs a base: an anchor has none")
         codecs.codec(codec)
         for variant in variants or {}:
