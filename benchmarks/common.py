@@ -50,7 +50,7 @@ class Scale:
 
 
 FULL = Scale(9, size=256 * MiB, write_size=256 * MiB, busy_size=64 * MiB, memory_size=GiB)
-QUICK = Scale(8, size=32 * MiB, write_size=16 * MiB, busy_size=8 * MiB, memory_size=32 * MiB)
+QUICK = Scale(8, size=16 * MiB, write_size=12 * MiB, busy_size=8 * MiB, memory_size=32 * MiB)
 
 
 @dataclass(frozen=True, slots=True)

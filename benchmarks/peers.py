@@ -49,6 +49,25 @@ class Boto3:
         self._client.upload_fileobj(io.BytesIO(data), *self._place.values(), Config=transfer)
 
 
+class Boto3Objects:
+    """boto3: whole objects by `get_object` in 8 threads."""
+
+    name = "boto3"
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        self._places = [url.removeprefix("s3://").split("/", 1) for url in urls]
+        self._client = boto3.client("s3", config=Config(max_pool_connections=CONCURRENCY))
+        self._pool = ThreadPoolExecutor(CONCURRENCY)
+
+    def read(self) -> list[bytes]:
+        return list(self._pool.map(self._read_one, self._places))
+
+    def _read_one(self, place: Sequence[str]) -> bytes:
+        bucket, key = place
+        found: bytes = self._client.get_object(Bucket=bucket, Key=key)["Body"].read()
+        return found
+
+
 class S3fs:
     """s3fs: `cat_ranges` and `pipe_file`, both parallel in its own event loop."""
 

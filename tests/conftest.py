@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 from contextlib import ExitStack
@@ -19,18 +20,36 @@ from wstore.testing.s3_requests import S3Endpoint, create_bucket
 from wstore.testing.servers import SeaweedEndpoint, gcs_server, moto_server, seaweed_server
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
     from pathlib import Path
 
     from wstore.testing.environments import Endpoint
 
 _numbers = itertools.count()
 
-settings.register_profile("wstore", deadline=None)  # a busy machine is no failure
-settings.load_profile("wstore")
+# A busy machine is no failure: no deadline.
+settings.register_profile("quick", deadline=None, max_examples=20)
+settings.register_profile("full", deadline=None, max_examples=150)
 
 LONG_TIMEOUT_S = 1800
 """The limit of a full count (kill runs, fuzzing), on a machine that is busy with others."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where long tests run, so do all examples of the others."""
+    settings.load_profile("quick" if "not long" in config.option.markexpr else "full")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Imported modules and collected tests stay to the end: no search for garbage goes through them, which
+    takes most of a second where a test calls `gc.collect`."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -148,7 +167,7 @@ def s3_environment(monkeypatch: pytest.MonkeyPatch) -> UseEndpoint:
     return use
 
 
-@pytest.fixture(params=["local", "moto", "seaweed"])
+@pytest.fixture(params=["local", "moto", pytest.param("seaweed", marks=pytest.mark.long)])
 def base(
     request: pytest.FixtureRequest,
     tmp_path: Path,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise, product
 from typing import TYPE_CHECKING
 
@@ -63,6 +63,7 @@ class Unit:
         dtype: of all members.
         members: one for a block; any number of small boxes for a group, packed in this order.
         grouped: whether it is a group, even of one.
+        size: its number of elements.
 
     Raises:
         InvalidArgument: on construction, for a block that has not one member, and for a group of none
@@ -72,16 +73,19 @@ class Unit:
     dtype: DType
     members: tuple[Member, ...]
     grouped: bool
+    size: int = field(init=False, repr=False, compare=False)
+    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 0 < len(self.members) <= (MAX_MEMBERS if self.grouped else 1):
             kind = "group" if self.grouped else "block"
             raise InvalidArgument(f"{len(self.members)} members cannot be in one {kind}")
+        # Both are asked for again and again, and a group has thousands of members.
+        object.__setattr__(self, "size", sum(member.block.size for member in self.members))
+        object.__setattr__(self, "_hash", hash((self.dtype, self.members, self.grouped)))
 
-    @property
-    def size(self) -> int:
-        """Its number of elements."""
-        return sum(member.block.size for member in self.members)
+    def __hash__(self) -> int:
+        return self._hash
 
 
 def cut(

@@ -56,23 +56,28 @@ class Piece:
         start: where its elements start in the packed unit.
         box: the part that is held, in the whole tensor's coordinates.
         array: that part's elements, a view; on any device.
+        host: the same as integers, where they are in host memory.
     """
 
     member: Member
     start: int
     box: Block
     array: Array
+    host: Bits | None
 
     def bits(self) -> Bits:
-        """The elements as host integers, in place."""
-        return tensors.bit_view(self.array, name=self.box.tensor)
+        """The elements as host integers: in place, or of a device a copy."""
+        return (
+            tensors.bit_view(self.array, name=self.box.tensor) if self.host is None else self.host
+        )
 
     def write(self, bits: Bits) -> None:
         """Make these bits, of the box's extent, the content."""
+        if self.host is not None:
+            np.copyto(self.host, bits)
+            return
         device = tensors.on_device(self.array)
-        if device is None:
-            np.copyto(self.bits(), bits)
-        else:
+        if device is not None:
             from wstore_codecs import torch_tensors
 
             torch_tensors.write_bits(device, bits)
@@ -217,6 +222,9 @@ def _piece(unit: Unit, member: Member, start: int, held: Held) -> Piece | None:
             f"tensor {name!r} is {info.dtype.name} {tuple(held.shape)} in the state and "
             f"{unit.dtype.name} {member.shape} in the frame"
         )
+    if info.shape == member.shape == member.block.extent and not any(held.origin):
+        tensors.check_writable(held.array, name=name)
+        return Piece(member, start, member.block, held.array, _host(held.array, name))
     have = Block(name, tuple(held.origin), info.shape)
     if not have.within(member.shape):
         raise InvalidArgument(f"tensor {name!r}: {have} leaves the shape {member.shape}")
@@ -224,4 +232,9 @@ def _piece(unit: Unit, member: Member, start: int, held: Held) -> Piece | None:
     if box is None:
         return None
     tensors.check_writable(held.array, name=name)
-    return Piece(member, start, box, tensors.box_view(held.array, have.local(box)))
+    part = tensors.box_view(held.array, have.local(box))
+    return Piece(member, start, box, part, _host(part, name))
+
+
+def _host(array: Array, name: str) -> Bits | None:
+    return None if tensors.on_device(array) is not None else tensors.bit_view(array, name=name)

@@ -150,6 +150,8 @@ def on_device(array: Array) -> torch.Tensor | None:
 def check_writable(array: Array, *, name: str) -> None:
     """Raises InvalidArgument unless writing to this array changes the caller's own memory, once an
     element."""
+    if type(array) is np.ndarray and array.flags.c_contiguous and array.flags.writeable:
+        return
     if not (isinstance(array, np.ndarray) or _is_torch(array)):
         raise InvalidArgument(
             f"tensor {name!r} is a {type(array).__name__}, which cannot be written in place: numpy arrays "
@@ -251,6 +253,8 @@ def _is_torch(array: object) -> TypeGuard[torch.Tensor]:
 
 def _host(array: object, *, name: str) -> HostArray:
     """The array as numpy's own class, sharing its memory."""
+    if type(array) is np.ndarray:
+        return array
     if isinstance(array, np.ma.MaskedArray):
         raise InvalidArgument(f"tensor {name!r} is a masked array: hand in array.filled(value)")
     if isinstance(array, np.ndarray | np.generic) or (

@@ -193,14 +193,9 @@ def test_the_program_answers_a_shell(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
-def test_the_script_for_bash_can_be_shown() -> None:
-    environment = os.environ | {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    done = subprocess.run(
-        [PROGRAM, "--show-completion=bash"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    assert "_WSTORE_COMPLETE" in done.stdout
+def test_the_script_for_bash_can_be_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    code, out, _ = run(capsys, "--show-completion=bash")
+    assert (code, "_WSTORE_COMPLETE" in out) == (0, True)

@@ -1,4 +1,5 @@
-"""Every Store runs the whole suite. On slow servers a second class, marked `long`, has the details.
+"""Every Store runs the whole suite: all of it in the quick tier on a disk, in memory and on one S3 server,
+elsewhere the essentials there and the rest in the long tier.
 
 But one: web servers are for reading only, and the suite writes. `test_http_store.py` has their reads.
 """
@@ -19,7 +20,7 @@ import fsspec
 import obstore
 import pytest
 
-from tests.wstore.conformance_classes import Conformance, Details, Essentials
+from tests.wstore.conformance_classes import Conformance, EssentialsFirst
 from tests.wstore.sftp_server import sftp_server
 from wstore.errors import NotFound
 from wstore.stores.fsspec.fsspec_store import FsspecStore
@@ -59,7 +60,7 @@ class TestPosix(Conformance):
         return StoreUnderTest(PosixStore, _file_get, _file_put, prefix, flat=False, processes=True)
 
 
-class TestPosixBelowARoot(Conformance):
+class TestPosixBelowARoot(EssentialsFirst):
     @pytest.fixture
     def place(self, tmp_path: Path) -> StoreUnderTest:
         return StoreUnderTest(
@@ -71,21 +72,12 @@ class TestPosixBelowARoot(Conformance):
         )
 
 
-class OnASharedMount:
+class TestPosixOnASharedMount(EssentialsFirst):
     """What the store does on one host is checked on another, and others write there."""
 
     @pytest.fixture
     def place(self, shared: tuple[Path, Path]) -> StoreUnderTest:
         return _across(*shared)
-
-
-class TestPosixOnASharedMount(OnASharedMount, Essentials):
-    pass
-
-
-@pytest.mark.long
-class TestDetailsOnASharedMount(OnASharedMount, Details):
-    pass
 
 
 @pytest.mark.long
@@ -101,37 +93,37 @@ class TestMemory(Conformance):
         return _over_memory(lambda store: store)
 
 
-class TestRetry(Conformance):
+class TestRetry(EssentialsFirst):
     @pytest.fixture
     def place(self) -> StoreUnderTest:
         return _over_memory(Retry)
 
 
-class TestLimit(Conformance):
+class TestLimit(EssentialsFirst):
     @pytest.fixture
     def place(self) -> StoreUnderTest:
         return _over_memory(lambda store: Limit(store, 3))
 
 
-class TestTrace(Conformance):
+class TestTrace(EssentialsFirst):
     @pytest.fixture
     def place(self) -> StoreUnderTest:
         return _over_memory(lambda store: Trace(store, lambda record: None))
 
 
-class TestFaults(Conformance):
+class TestFaults(EssentialsFirst):
     @pytest.fixture
     def place(self) -> StoreUnderTest:
         return _over_memory(Faults)
 
 
-class TestLatency(Conformance):
+class TestLatency(EssentialsFirst):
     @pytest.fixture
     def place(self) -> StoreUnderTest:
         return _over_memory(lambda store: Latency(store, fixed_s=1e-5))
 
 
-class TestAllWrappers(Conformance):
+class TestAllWrappers(EssentialsFirst):
     @pytest.fixture
     def place(self) -> StoreUnderTest:
         return _over_memory(lambda store: Limit(Retry(Faults(Latency(store))), 3))
@@ -149,7 +141,8 @@ class TestS3AsAwsHasIt(Conformance):
             yield replace(place, raw_get=server.get, raw_put=server.put)
 
 
-class OnMoto:
+@pytest.mark.long
+class TestS3OnMoto(Conformance):
     """Under `Retry`: moto answers 500 when an object is replaced while it is read. A short one: moto
     also answers 500, for ever, where an upload is completed that was aborted."""
 
@@ -165,17 +158,7 @@ class OnMoto:
             )
 
 
-@pytest.mark.long
-class TestS3OnMoto(OnMoto, Essentials):
-    pass
-
-
-@pytest.mark.long
-class TestDetailsOnMoto(OnMoto, Details):
-    pass
-
-
-class TestS3OnSeaweed(Conformance):
+class TestS3OnSeaweed(EssentialsFirst):
     """Also what stands for Google's interoperability mode (`AWS_ENDPOINT_URL` at Google, HMAC keys): the same
     code against another server, see `test_googles_interoperability_mode`."""
 
@@ -185,7 +168,7 @@ class TestS3OnSeaweed(Conformance):
             yield replace(place, flat=False, many=60, mangled="\\")
 
 
-class TestObstoreMemory(Conformance):
+class TestObstoreMemory(EssentialsFirst):
     @pytest.fixture
     def place(self) -> StoreUnderTest:
         name = f"suite-{next(_numbers)}"
@@ -205,7 +188,8 @@ class TestObstoreMemory(Conformance):
         )
 
 
-class OnAzurite:
+@pytest.mark.long
+class TestAzureOnAzurite(Conformance):
     @pytest.fixture
     def place(
         self, azurite: AzureEndpoint, monkeypatch: pytest.MonkeyPatch
@@ -234,17 +218,7 @@ class OnAzurite:
             )
 
 
-@pytest.mark.long
-class TestAzureOnAzurite(OnAzurite, Essentials):
-    pass
-
-
-@pytest.mark.long
-class TestDetailsOnAzurite(OnAzurite, Details):
-    pass
-
-
-class TestFsspecMemory(Conformance):
+class TestFsspecMemory(EssentialsFirst):
     """Under `Retry`: a read takes several requests, and starts over when the object was replaced."""
 
     @pytest.fixture
@@ -264,7 +238,8 @@ class TestFsspecMemory(Conformance):
         return StoreUnderTest(make, get, put, "deep/", flat=False, many=60)
 
 
-class OverSftp:
+@pytest.mark.long
+class TestFsspecSftp(Conformance):
     """Over a real server on real files. SFTP tells whole seconds: the back door is one later."""
 
     @pytest.fixture(scope="class")
@@ -283,16 +258,6 @@ class OverSftp:
         )
         for store in stores:
             store.close()
-
-
-@pytest.mark.long
-class TestFsspecSftp(OverSftp, Essentials):
-    pass
-
-
-@pytest.mark.long
-class TestDetailsOverSftp(OverSftp, Details):
-    pass
 
 
 @pytest.mark.long
@@ -329,7 +294,7 @@ class TestFsspecS3(Conformance):
         )
 
 
-class TestGcsJson(Conformance):
+class TestGcsJson(EssentialsFirst):
     @pytest.fixture
     def place(self, gcs: GcsEndpoint, gcs_bucket: str) -> Iterator[StoreUnderTest]:
         config = GcsConfig.from_environment()
@@ -345,7 +310,7 @@ class TestGcsJson(Conformance):
             yield StoreUnderTest(open_store, get, put, "deep/prefix/", many=60, rounds=1)
 
 
-class TestGcsXml(Conformance):
+class TestGcsXml(EssentialsFirst):
     """The stub checks the token, and Google's lower limit of pieces; no key holds a line break there."""
 
     @pytest.fixture

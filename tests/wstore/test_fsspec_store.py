@@ -86,6 +86,7 @@ def test_local_files_through_fsspec(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "x") == ["y"]
 
 
+@pytest.mark.long
 def test_s3fs(seaweed: S3Endpoint, bucket: MakeBucket, s3_environment: UseEndpoint) -> None:
     s3_environment(seaweed)
     path = StoragePath(f"s3://{bucket(seaweed)}/a/b", client="fsspec")

@@ -80,7 +80,7 @@ class TestMemory(Suite, Fixtures):
         return f"memory://fsspec-suite-{next(_numbers)}/base"
 
 
-class TestPosix(Suite, Fixtures):
+class Posix(Suite, Fixtures):
     @pytest.fixture
     def fs_path(self, directory: Path) -> str:
         (directory / "base").mkdir()
@@ -91,16 +91,12 @@ class TestPosix(Suite, Fixtures):
         return True
 
 
-# What the quick tier runs on S3; all else, which differs in nothing but its number of requests, is long.
+# What the quick tier runs on a disk and on S3; all else, of which it has memory, is long.
 QUICK = {
-    "test_open_exclusive",
     "test_pipe_exclusive",
     "test_copy_file_to_existing_directory",
-    "test_copy_two_files_new_directory",
     "test_get_directory_recursive",
-    "test_get_list_of_files_to_existing_directory",
     "test_put_file_to_new_directory",
-    "test_put_glob_to_new_directory",
 }
 
 
@@ -122,13 +118,18 @@ class S3(Suite, Fixtures):
         return f"s3://{s3_bucket}/base-{next(_numbers)}"
 
 
+class TestPosix(Posix):
+    """`Posix` with its marks."""
+
+
 class TestS3(S3):
     """`S3` with its marks."""
 
 
-for _name in dir(S3):
-    if _name.startswith("test_") and _name not in QUICK:
-        setattr(TestS3, _name, _long(getattr(S3, _name)))
+for _marked, _plain in ((TestPosix, Posix), (TestS3, S3)):
+    for _name in dir(_plain):
+        if _name.startswith("test_") and _name not in QUICK:
+            setattr(_marked, _name, _long(getattr(_plain, _name)))
 
 
 def test_the_quick_names_are_tests() -> None:

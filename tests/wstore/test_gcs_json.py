@@ -349,6 +349,7 @@ def test_a_forked_child_connects_by_itself(
     assert bytes(store.read("shared", 0, 9).data) == b"bytes"
 
 
+@pytest.mark.long
 def test_a_root_and_a_checkpoint(gcs_bucket: str) -> None:
     url = f"gs://{gcs_bucket}/run"
     random = np.random.default_rng(3)

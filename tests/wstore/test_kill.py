@@ -114,7 +114,7 @@ def read_one_content(path: StoragePath) -> bytes:
             continue
 
 
-@pytest.fixture(params=["posix", "seaweed"])
+@pytest.fixture(params=["posix", pytest.param("seaweed", marks=pytest.mark.long)])
 def place(
     request: pytest.FixtureRequest,
     tmp_path: Path,
@@ -135,10 +135,10 @@ def test_killed_writers_leave_whole_objects(
     kill_writers(place[0], 2, server=place[1])
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(30, marks=pytest.mark.long)])
+@pytest.mark.long
 @pytest.mark.timeout(1200)
-def test_killed_writers_on_another_host(shared: tuple[Path, Path], kills: int) -> None:
-    kill_writers(StoragePath(shared[0]), kills, other_host=StoragePath(shared[1]))
+def test_30_killed_writers_on_another_host(shared: tuple[Path, Path]) -> None:
+    kill_writers(StoragePath(shared[0]), 30, other_host=StoragePath(shared[1]))
 
 
 @pytest.mark.long

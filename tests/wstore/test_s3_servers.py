@@ -27,7 +27,7 @@ PIECE = 5 * MiB
 DATA = random.Random(11).randbytes(2 * PIECE + 7)
 
 
-@pytest.fixture(params=["moto", "seaweed"])
+@pytest.fixture(params=[pytest.param("moto", marks=pytest.mark.long), "seaweed"])
 def endpoint(request: pytest.FixtureRequest) -> S3Endpoint:
     found: S3Endpoint = request.getfixturevalue(request.param)
     return found

@@ -194,6 +194,7 @@ def test_the_table_says_who_wins_a_race_across_mounts(
     assert claimed == (most == 1)
 
 
+@pytest.mark.long
 def test_one_mount_alone_has_one_winner(shared: Shared) -> None:
     assert [race([shared[0]], by_link, f"{number}") for number in range(3)] == [1, 1, 1]
 
@@ -224,6 +225,7 @@ with FuseMount(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])).mounted():
 """
 
 
+@pytest.mark.long
 def test_nothing_stays_mounted_after_a_process_that_was_killed(
     mounts: tuple[FuseMount, FuseMount], tmp_path: Path
 ) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from wstore.sources import Data
 
 _count = itertools.count()
-BIG = random.Random(2).randbytes(20 * MiB + 12345)
+BIG = random.Random(2).randbytes(12 * MiB + 12345)
 
 
 @pytest.fixture(params=["memory", "posix"])
@@ -233,7 +233,7 @@ def test_small_writes_are_one_request_and_large_ones_pieces() -> None:
     path.write_file(iter([b"sm", b"all"]))
     assert [record.call.op for record in records] == ["write", "write"]
     records.clear()
-    path.write_file(BIG, piece_size=8 * MiB)
+    path.write_file(BIG, piece_size=5 * MiB)
     assert sorted(record.call.op for record in records) == [
         "complete",
         "put",

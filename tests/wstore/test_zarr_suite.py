@@ -75,6 +75,10 @@ for _name, _test in inspect.getmembers(StoreTests, inspect.iscoroutinefunction):
         setattr(Suite, _name, _in_a_loop(_test))
 
 
+# Of a disk and of S3 the quick tier has `fsspec/test_users.py`: arrays and groups.
+
+
+@pytest.mark.long
 class TestPosix(Suite):
     @pytest.fixture
     def place(self, tmp_path: Path) -> StoragePath:
@@ -92,6 +96,7 @@ def s3_bucket(seaweed: S3Endpoint, bucket: MakeBucket) -> str:
     return bucket(seaweed)
 
 
+@pytest.mark.long
 class TestS3(Suite):
     @pytest.fixture
     def place(

@@ -8,7 +8,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wstore.errors import InvalidArgument
@@ -24,7 +24,6 @@ def boxes(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int,
 
 
 @given(boxes())
-@settings(max_examples=100, deadline=None)
 def test_flat_runs_are_the_box_in_order_and_maximal(
     box: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
 ) -> None:
@@ -55,7 +54,6 @@ def test_flat_runs_are_lazy() -> None:
 
 
 @given(boxes(), st.data())
-@settings(max_examples=60, deadline=None)
 def test_clip_contains_and_local_agree_with_arrays(
     box: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]], data: st.DataObject
 ) -> None:

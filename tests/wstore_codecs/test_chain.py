@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.wstore_codecs.frames import DELTAS, changed, same, weights
@@ -34,7 +34,6 @@ def _versions(
 
 
 @given(st.lists(st.sampled_from([*DELTAS, "planes", "raw", "auto"]), min_size=1, max_size=6))
-@settings(max_examples=40, deadline=None)
 def test_replay_is_one_after_the_other(codecs: list[str]) -> None:
     states, frames = _versions(codecs)
     assert same(replay(frames, states[0]), states[-1])
@@ -110,7 +109,6 @@ def test_what_does_not_fold() -> None:
 
 
 @given(st.integers(0, 3), st.sampled_from(Rule), st.integers(0, 1 << 32))
-@settings(max_examples=60, deadline=None)
 def test_plain_arithmetic_and_kernels_agree(power: int, rule: Rule, seed: int) -> None:
     rng = np.random.default_rng(seed)
     kind = np.dtype(f"u{1 << power}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.wstore_codecs.deltas import DENSITIES, WIDTHS, pair
@@ -65,7 +65,6 @@ def test_changes_are_what_differs(width: str, rule: Rule) -> None:
             check(*pair(width, size, density, seed=size), rule)
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 65535), st.integers(0, 65535)), min_size=1, max_size=200))
 def test_any_bits_survive(pairs: list[tuple[int, int]]) -> None:
     old, new = (np.array(side, np.uint16) for side in zip(*pairs, strict=True))

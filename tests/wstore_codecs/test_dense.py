@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wstore.errors import IntegrityError, InvalidArgument
@@ -83,7 +83,6 @@ def test_round_trip_of_every_dtype(codec: Codec, dtype: DType) -> None:
                 decoded(codec, body, bits, dtype)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(EVERY),
     st.lists(

@@ -281,6 +281,7 @@ print(one.hex)
 """
 
 
+@pytest.mark.long
 def test_works_where_no_cache_can_be_written() -> None:
     """numba's cache directory cannot be made: compiled for the process alone."""
     environment: dict[str, Any] = {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.wstore_codecs.frames import (
@@ -60,7 +60,6 @@ def test_encoding_is_deterministic(codec: str) -> None:
     st.sampled_from(ALL_CODECS),
     st.sampled_from(["BF16", "F8_E4M3", "I8", "U8", "F16"]),
 )
-@settings(max_examples=150, deadline=None)
 def test_any_bits(new: bytes, mask: bytes, codec: str, name: str) -> None:
     dtype = dtypes.dtype(name)
     a = np.frombuffer(new, np.uint8)

@@ -27,9 +27,9 @@ def _run(codec: str, count: int, seed: int) -> None:
     assert refused > count * 0.9, done.stdout
 
 
-@pytest.mark.parametrize("codec", ["ulp", "context"])
+@pytest.mark.parametrize("codec", ["context"])
 def test_some_mutated_frames(codec: str) -> None:
-    _run(codec, 300, seed=1)
+    _run(codec, 100, seed=1)
 
 
 @pytest.mark.long

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.wstore_codecs.deltas import body, pair
@@ -28,7 +28,15 @@ CODECS: tuple[SparseCodec, ...] = (
     Ulp("zstd"),
     Context(),
 )
-EACH = pytest.mark.parametrize("one", CODECS, ids=lambda one: one.spec)
+LONG = (CODECS[1], CODECS[3])
+EACH = pytest.mark.parametrize(
+    "one",
+    [
+        # One of each kind is in the quick tier, and between them both entropy coders.
+        pytest.param(one, id=one.spec, marks=pytest.mark.long if one in LONG else ())
+        for one in CODECS
+    ],
+)
 BF16 = dtypes.DTYPES["BF16"]
 
 
@@ -64,7 +72,6 @@ def test_every_dtype_round_trips(one: SparseCodec, dtype: DType) -> None:
 
 
 @EACH
-@settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_any_bits_round_trip(one: SparseCodec, data: st.DataObject) -> None:
     dtype = dtypes.DTYPES[data.draw(st.sampled_from(["F8_E4M3", "BF16", "I32", "F64"]))]

@@ -81,10 +81,10 @@ def test_boxes_of_a_tensor(place: StoragePath, framework: str) -> None:
 
 
 def test_a_slice_reads_the_blocks_it_touches_and_no_more(place: StoragePath) -> None:
-    reader = publish(place, {"w": matrix(20_000)})
+    reader = publish(place, {"w": matrix(6_000)})
     tensor = reader.latest().manifest().tensors["w"]
     target = allocate("w", tensor, Block("w", (10, 0), (5, 1000)), "numpy")
-    assert len(tensor.blocks) == 10
+    assert len(tensor.blocks) == 3
     assert [request.nbytes for request in plan([target])] == [tensor.blocks[0].nbytes]
 
 

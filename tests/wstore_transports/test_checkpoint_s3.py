@@ -36,7 +36,7 @@ def test_versions_on_s3(
     s3_environment(seaweed)
     root = f"s3://{bucket(seaweed)}/run"
     random = np.random.default_rng(3)
-    weights = {f"w{i}": random.standard_normal((1500, 1000)).astype(np.float32) for i in range(3)}
+    weights = {f"w{i}": random.standard_normal((700, 1000)).astype(np.float32) for i in range(3)}
     with CheckpointWriter(root) as writer:
         writer.write(0, weights)
         weights["w1"] += 1
@@ -44,13 +44,15 @@ def test_versions_on_s3(
     reader = CheckpointReader(root)
     assert weights_digest(reader.load()) == report.digest
     out = {name: np.zeros_like(array) for name, array in weights.items()}
-    reader.load(out=out, budget=8 << 20)
+    reader.load(out=out, budget=4 << 20)
     assert weights_digest(out) == report.digest
     local = reader.download(None, tmp_path / "local")
     assert weights_digest(CheckpointReader(str(local)).load()) == report.digest
 
 
-@pytest.mark.parametrize("base", ["local", "seaweed"], indirect=True)
+@pytest.mark.parametrize(
+    "base", ["local", pytest.param("seaweed", marks=pytest.mark.long)], indirect=True
+)
 def test_a_lagging_reader_beside_collections(base: StoragePath) -> None:
     """Right weights or `VersionGone`, whatever is collected meanwhile."""
     Root.create(base, lease_s=0.2)
@@ -104,7 +106,7 @@ def test_a_fork_in_the_middle_of_transfers(
     s3_environment(seaweed)
     root = StoragePath(f"s3://{bucket(seaweed)}/run")
     with CheckpointWriter(root) as writer:
-        report = writer.write(0, {"w": np.arange(1_000_000)})
+        report = writer.write(0, {"w": np.arange(200_000)})
     reader, stop = CheckpointReader(root), threading.Event()
     digests: set[str] = set()
 

@@ -38,15 +38,9 @@ def tiny_llama(*, tied: bool) -> LlamaForCausalLM:
     return model
 
 
-@pytest.mark.parametrize(
-    ("tied", "max_file_bytes"),
-    [
-        (True, 20_000),
-        pytest.param(True, 4 << 30, marks=pytest.mark.long),
-        pytest.param(False, 20_000, marks=pytest.mark.long),
-        pytest.param(False, 4 << 30, marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long  # importing transformers alone takes many seconds
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("max_file_bytes", [20_000, 4 << 30])
 def test_from_pretrained_loads_a_download(tmp_path: Path, tied: bool, max_file_bytes: int) -> None:
     model = tiny_llama(tied=tied)
     place = StoragePath(f"memory://transformers/{tmp_path.name}")

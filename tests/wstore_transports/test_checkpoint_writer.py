@@ -227,7 +227,7 @@ def _many(place: StoragePath, count: int) -> None:
 
 
 def test_many_small_tensors(place: StoragePath) -> None:
-    _many(place, 1_000)
+    _many(place, 300)
 
 
 def test_a_header_larger_than_the_tensors_hinders_no_sharing(
@@ -370,7 +370,7 @@ def _grow(place: StoragePath, saves: int, nbytes: int) -> None:
 
 
 def test_memory_does_not_grow_with_every_save(tmp_path: Path) -> None:
-    _grow(StoragePath(tmp_path / "root"), 6, 8 << 20)
+    _grow(StoragePath(tmp_path / "root"), 6, 4 << 20)
 
 
 @pytest.mark.long

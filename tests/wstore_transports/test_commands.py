@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+import logging
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -18,6 +16,9 @@ from wstore.stores.memory import MemoryStore
 from wstore.stores.wrap.base import Wrapper
 from wstore_transports.checkpoint import CheckpointReader, CheckpointWriter
 from wstore_transports.versions import Root
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -109,7 +110,7 @@ def test_gc_warns_where_nothing_keeps_a_publisher_apart(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = StoragePath("memory://gc/root", store=Plain(MemoryStore("gc")))
-    monkeypatch.setattr("wstore_transports.commands.opened", lambda *_: place)
+    monkeypatch.setattr("wstore_transports.commands.collecting.opened", lambda *_: place)
     root = Root.create(place, lease_s=0.01)
     session = root.begin_session("run")
     assert run(capsys, "gc", "it")[2] == ""  # it only shows
@@ -195,11 +196,17 @@ def test_commands_take_a_client(root: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify", "gc", "demo --url"])
-def test_urls_are_completed(root: Path, command: str) -> None:
-    words = f"wstore {command} {root.parent}/ro"
-    line = {"_WSTORE_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": words}
-    program = Path(sys.executable).with_name("wstore")
-    done = subprocess.run(
-        [program], env={**os.environ, **line}, capture_output=True, text=True, check=False
-    )
-    assert f"{root}/" in done.stdout, done.stderr
+def test_urls_are_completed(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+) -> None:
+    (tmp_path / "root").mkdir()
+    monkeypatch.setenv("_WSTORE_COMPLETE", "complete_zsh")
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", f"wstore {command} {tmp_path}/ro")
+    try:
+        out, err = run(capsys)[1:]
+    finally:
+        logging.disable(logging.NOTSET)  # a program that completes ends at once, and says nothing
+    assert f"{tmp_path}/root/" in out, err

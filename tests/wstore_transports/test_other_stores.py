@@ -65,7 +65,13 @@ def xml(monkeypatch: pytest.MonkeyPatch) -> Iterator[StoragePath]:
         path.store.close()
 
 
-@pytest.fixture(params=["azure", "sftp", "emulated"])
+@pytest.fixture(
+    params=[
+        pytest.param("azure", marks=pytest.mark.long),
+        pytest.param("sftp", marks=pytest.mark.long),
+        "emulated",
+    ]
+)
 def root(request: pytest.FixtureRequest) -> StoragePath:
     found: StoragePath = request.getfixturevalue(request.param)
     return found

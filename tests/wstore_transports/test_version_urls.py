@@ -11,7 +11,7 @@ import pytest
 from wstore import StoragePath, cli, cli_output
 from wstore.errors import InvalidArgument, InvalidPath
 from wstore_transports.checkpoint import CheckpointReader, CheckpointWriter
-from wstore_transports.commands import split_version
+from wstore_transports.commands.urls import split_version
 from wstore_transports.versions import Root
 
 if TYPE_CHECKING:

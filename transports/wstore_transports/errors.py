@@ -56,3 +56,11 @@ class MirrorsFailed(RootError, OSError):
 
 class GroupFailed(RootError):
     """The ranks of an engine do not agree, or one did not answer. Each that raises this applied nothing."""
+
+
+class IsAMirror(RootError):
+    """This root is filled from another place; only what fills it may write to its log."""
+
+
+class LogsParted(RootError):
+    """A mirror's log is not the beginning of its source's: something else wrote to one of them."""

@@ -42,6 +42,7 @@ def test_zarr(place: StoragePath) -> None:
     assert sorted(zarr.open_group(f"wstore://{place}/group.zarr", mode="r").array_keys()) == ["w"]
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")  # that is `no_dist`
 @pytest.mark.parametrize("form", ["wstore://", "wstore::"])
 def test_torch_distributed_checkpoint(place: StoragePath, form: str) -> None:

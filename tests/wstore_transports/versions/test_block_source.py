@@ -6,7 +6,7 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wstore.errors import InvalidArgument
@@ -51,7 +51,6 @@ def stored(array: np.ndarray, cuts: Cuts) -> tuple[Manifest, bytes]:
 
 
 @given(case=cases(), name=st.sampled_from(["w", "tied"]))
-@settings(deadline=None)
 def test_runs_bring_every_byte_once(case: tuple[list[int], Cuts, boxes.Block], name: str) -> None:
     shape, cuts, box = case
     array = np.arange(int(np.prod(shape)), dtype="<i2").reshape(shape)
@@ -68,7 +67,6 @@ def test_runs_bring_every_byte_once(case: tuple[list[int], Cuts, boxes.Block], n
 
 
 @given(case=cases())
-@settings(deadline=None)
 def test_touched_blocks_hold_the_box_and_no_other_does(
     case: tuple[list[int], Cuts, boxes.Block],
 ) -> None:

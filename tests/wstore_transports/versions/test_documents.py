@@ -19,10 +19,12 @@ from wstore_transports.versions.documents import (
     Document,
     Done,
     Head,
+    Layout,
     LeaseDocument,
     Manifest,
     Marker,
     Open,
+    Pointer,
     RankAbort,
     Session,
     Weights,
@@ -152,6 +154,8 @@ KINDS: dict[str, type[Document]] = {
     "session": Session,
     "announcement": Announcement,
     "lease": LeaseDocument,
+    "layout": Layout,
+    "pointer": Pointer,
 }
 
 

@@ -194,7 +194,7 @@ def run_cases(truth: Pristine, count: int) -> None:
 
 
 def test_documents_of_a_root(pristine: Pristine) -> None:
-    run_cases(pristine, 60)
+    run_cases(pristine, 30)
 
 
 @pytest.mark.long
@@ -248,7 +248,7 @@ def run_publishing(write: Write, count: int) -> None:
 
 
 def test_documents_of_an_attempt(write: Write) -> None:
-    run_publishing(write, 60)
+    run_publishing(write, 25)
 
 
 @pytest.mark.long
@@ -287,7 +287,7 @@ def run_foreign(count: int) -> None:
 
 
 def test_foreign_documents() -> None:
-    run_foreign(120)
+    run_foreign(60)
 
 
 @pytest.mark.long

@@ -431,7 +431,7 @@ def run_machine(examples: int, steps: int) -> None:
 
 
 def test_protocol_holds() -> None:
-    run_machine(12, 30)
+    run_machine(5, 25)
 
 
 @pytest.mark.long

@@ -192,10 +192,11 @@ def check_any_sound_copy(count: int) -> None:
     check()
 
 
-def test_any_sound_copy_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("count", [8, pytest.param(100, marks=pytest.mark.long)])
+def test_any_sound_copy_is_found(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(mirror_site, "FIRST_REST_S", 60.0)
     logging.getLogger("wstore_transports").setLevel(logging.CRITICAL)
     try:
-        check_any_sound_copy(30)
+        check_any_sound_copy(count)
     finally:
         logging.getLogger("wstore_transports").setLevel(logging.NOTSET)

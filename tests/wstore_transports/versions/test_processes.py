@@ -110,10 +110,12 @@ def read_newest(root: Root, seen: int) -> int:
     return version.number
 
 
-def test_two_processes_never_both_commit(tmp_path: Path) -> None:
-    race(str(tmp_path / "root"), "ab", rounds=3, versions=4)
+@pytest.mark.parametrize("rounds", [1, pytest.param(3, marks=pytest.mark.long)])
+def test_two_processes_never_both_commit(tmp_path: Path, rounds: int) -> None:
+    race(str(tmp_path / "root"), "ab", rounds=rounds, versions=4)
 
 
+@pytest.mark.long
 def test_three_processes_on_s3_never_both_commit(
     seaweed: S3Endpoint,
     bucket: Callable[[S3Endpoint], str],

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from wstore.path import StoragePath
 from wstore_transports.versions import Root
 from wstore_transports.versions.documents import Fence, Weights
@@ -16,11 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    import pytest
-
     from wstore_transports.versions import PublishSession, Version
 
 
+@pytest.mark.long  # the mounts alone take many seconds
 def test_publishers_on_two_hosts_take_turns(
     shared: tuple[Path, Path],
     publish: Callable[[PublishSession, int], Version],

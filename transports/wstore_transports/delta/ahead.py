@@ -60,7 +60,6 @@ class Ahead:
         self.directory = directory
         self._place = place
         self._holding = holding
-        self._whole = all(box is not None for box in holding.values())
         self._spool = spool
         self._cache = cache
         self._pool = ThreadPoolExecutor(_AT_ONCE, "wstore-ahead")
@@ -118,7 +117,7 @@ class Ahead:
                 return
             if self._cache is not None:
                 self._keep(name, 0, self._read_cached(self._cache, path, name, size))
-            elif self._whole:
+            elif not self._holding:
                 self._keep(name, 0, path.read_range(0, size, cancel=self._closed))
             else:
                 self._read_some(path, name, size)

@@ -10,6 +10,7 @@ from wstore_codecs.shielding import shielded
 from wstore_codecs.targets import Held
 from wstore_codecs.tensors import copied
 from wstore_transports.delta.copying import check_copies, copy_into
+from wstore_transports.delta.reports import ApplyReport
 from wstore_transports.delta.staging import missing_slices
 
 if TYPE_CHECKING:
@@ -41,6 +42,22 @@ class Outcome:
     changed: int
     replaced: int
     slices: Slices
+
+
+def report_of(staged: Staged, outcome: Outcome, spilled_nbytes: int) -> ApplyReport:
+    """What was done to bring a state to what was staged."""
+    return ApplyReport(
+        version=staged.version.number,
+        step=staged.version.step,
+        digest=staged.version.digest,
+        versions=len(staged.route.deltas) if staged.route.whole is None else 0,
+        elements=outcome.elements,
+        changed=outcome.changed,
+        replaced=outcome.replaced,
+        fetched_nbytes=staged.fetched_nbytes,
+        spilled_nbytes=spilled_nbytes,
+        seconds=dict(staged.seconds),
+    )
 
 
 @dataclass(frozen=True, slots=True)

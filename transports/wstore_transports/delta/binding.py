@@ -42,8 +42,22 @@ class Bound:
         return [*(piece for piece in self.pieces.values() if piece is not None), *self.copies]
 
     def holding(self) -> dict[str, Block | None]:
-        """The boxes that are held, for all memory together where they agree."""
-        return {name: None if piece is None else piece.box for name, piece in self.pieces.items()}
+        """What is not held whole, and the boxes that are.
+
+        Raises:
+            InvalidArgument: tied names hold different boxes.
+        """
+        for piece in self.copies:
+            first = self.pieces[piece.name]
+            if first is None or first.box != piece.box:
+                raise InvalidArgument(
+                    f"tensor {piece.name!r} is held under two names, in different boxes"
+                )
+        return {
+            name: None if piece is None else piece.box
+            for name, piece in self.pieces.items()
+            if piece is None or not piece.whole
+        }
 
     def within(self, holding: Holding) -> Bound:
         """The same, when all of it was staged. Raises InvalidArgument."""
@@ -157,4 +171,8 @@ def holding_of(
         if before is not None and before != box:
             raise InvalidArgument(f"tensor {name!r} is asked for under two names, with other boxes")
         holding[stored[name]] = box
-    return holding
+    return {
+        name: box
+        for name, box in holding.items()
+        if box is None or list(box.extent) != manifest.tensors[name].shape
+    }

@@ -177,7 +177,13 @@ class _Group:
     def fill(self, piece: Piece) -> bool:
         """Copy a piece's members in. Whether all have come."""
         bits = tensors.bit_view(piece.array, name=piece.name)
-        for number, at in self._places.pop(piece.name, ()):
+        places = self._places.pop(piece.name, ())
+        if len(places) == 1 and bits.flags.c_contiguous and bits.size == piece.box.size:
+            ((number, at),) = places
+            if self._unit.members[number].block == piece.box:
+                self.bits[at : at + bits.size] = bits.reshape(-1)
+                return not self._places
+        for number, at in places:
             block = self._unit.members[number].block
             part = self.bits[at : at + block.size].reshape(block.extent)
             np.copyto(part, tensors.box_view(bits, piece.box.local(block)))

@@ -7,7 +7,9 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from wstore import telemetry
 from wstore.errors import WStoreError
+from wstore_transports.delta.observing import tell_commit
 from wstore_transports.delta.reports import CommitReport
 from wstore_transports.errors import Fenced
 
@@ -95,13 +97,16 @@ class Flight:
         )
 
     def _run(self) -> None:
+        url = self.attempt.directory.url
         try:
-            self._write()
-            started = time.monotonic()
-            version = self.attempt.commit(timeout=self._timeout_s, cancel=self._cancel)
-            self._seconds["commit"] = time.monotonic() - started
-            self._finished()
-            self.land(version)
+            with telemetry.span("commit", url, level=logging.INFO) as operation:
+                self._write()
+                started = time.monotonic()
+                version = self.attempt.commit(timeout=self._timeout_s, cancel=self._cancel)
+                self._seconds["commit"] = time.monotonic() - started
+                self._finished()
+                self.land(version)
+                tell_commit(operation, self.report())
         except BaseException as error:  # noqa: BLE001
             self.error = error
         finally:

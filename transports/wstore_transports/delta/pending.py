@@ -109,6 +109,7 @@ class PendingDelta:
         self._encoder.finish(set(self._baseline.replicas) - set(self._seen))
         for alias, stored in self._baseline.aliases.items():
             self._check_tied(alias, stored)
+        self._seen.clear()  # nothing of the caller's is held from here on
         self._sink.finish()
         return Prepared(self._baseline, self._contents, _nothing, self._land, self._changed)
 

@@ -89,6 +89,7 @@ class Staged:
     checked: set[Unit] = field(default_factory=set)
     slices: dict[Unit, SliceProof] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+    _segments: list[list[Frame]] | None = None
 
     @property
     def version(self) -> Version:
@@ -97,12 +98,15 @@ class Staged:
 
     def segments(self) -> list[list[Frame]]:
         """The frames, those of older versions first, in segments that are applied one after the other."""
-        return _segments(self._kept)
+        if self._segments is None:
+            self._segments = _segments(self._kept)
+        return self._segments
 
     def close(self) -> None:
         """Give the memory back. Idempotent."""
         _drop(self._kept)
         self._kept.clear()
+        self._segments = None
         self.loaded = None
 
 
@@ -355,7 +359,7 @@ def missing_slices(
 def _held_whole(entry: Array | Held | None, block: Block) -> bool:
     if entry is None:
         return False
-    if not isinstance(entry, Held):
+    if not isinstance(entry, Held) or tuple(entry.array.shape) == entry.shape:
         return True
     have = Block(block.tensor, tuple(entry.origin), tuple(entry.array.shape))
     return have.contains(block)

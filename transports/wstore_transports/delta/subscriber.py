@@ -9,15 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from wstore import telemetry
 from wstore.errors import InvalidArgument, StateLost
 from wstore_codecs.journal import Journal
 from wstore_transports.delta.agreement import Alone, decide, same, together
-from wstore_transports.delta.applying import Applier
+from wstore_transports.delta.applying import Applier, report_of
 from wstore_transports.delta.arrivals import Arrivals
 from wstore_transports.delta.binding import bind, holding_of
 from wstore_transports.delta.layouts import Registration
+from wstore_transports.delta.observing import tell_apply
 from wstore_transports.delta.origin import Origin, Protection, place_of
-from wstore_transports.delta.reports import ApplyReport
 from wstore_transports.delta.shared_cache import SharedCache
 from wstore_transports.delta.spool import MEMORY_BYTES, Spool
 from wstore_transports.delta.staging import Stager
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from wstore_transports.delta.agreement import Group
     from wstore_transports.delta.ahead import Ahead
     from wstore_transports.delta.binding import Bound, EngineState
+    from wstore_transports.delta.reports import ApplyReport
     from wstore_transports.delta.staging import Staged
     from wstore_transports.delta.wanted import Holding
     from wstore_transports.versions import Mirrors, Version
@@ -271,31 +273,23 @@ class Subscriber:
             StateLost: the memory could not be put back: load the weights again.
         """
         same(self._group, str(staged.version.number), "the version to apply")
-        started = time.monotonic()
-        try:
-            outcome = together(
-                self._group,
-                lambda confirm: self._applier.run(
-                    staged, self._bind(staged, state), self._slices, confirm
-                ),
-            )
-        except StateLost:
-            self._held = 0
-            raise
-        seconds = {**staged.seconds, "apply": time.monotonic() - started}
-        self._hold(staged, outcome.slices)
-        report = ApplyReport(
-            version=staged.version.number,
-            step=staged.version.step,
-            digest=staged.version.digest,
-            versions=len(staged.route.deltas) if staged.route.whole is None else 0,
-            elements=outcome.elements,
-            changed=outcome.changed,
-            replaced=outcome.replaced,
-            fetched_nbytes=staged.fetched_nbytes,
-            spilled_nbytes=self._spool.spilled_nbytes,
-            seconds=seconds,
-        )
+        url = self._origin.path.url
+        with telemetry.span("apply", url, level=logging.INFO) as operation:
+            started = time.monotonic()
+            try:
+                outcome = together(
+                    self._group,
+                    lambda confirm: self._applier.run(
+                        staged, self._bind(staged, state), self._slices, confirm
+                    ),
+                )
+            except StateLost:
+                self._held = 0
+                raise
+            staged.seconds["apply"] = time.monotonic() - started
+            self._hold(staged, outcome.slices)
+            report = report_of(staged, outcome, self._spool.spilled_nbytes)
+            tell_apply(operation, report)
         staged.close()
         return report
 
@@ -372,9 +366,7 @@ class Subscriber:
         ahead: Ahead | None = None
         wanted = self._pinned if version is None else version
         if wanted is None:
-            known = self._manifest
-            holding = {} if known is None else bind(state, known).holding()
-            target, ahead = self._arrivals.next(self._held, holding, timeout, cancel)
+            target, ahead = self._arrivals.next(self._held, self._holding, timeout, cancel)
             chosen = int(decide(self._group, str(target.number)))
             if chosen != target.number:
                 target = self._arrivals.find(chosen)
@@ -420,18 +412,24 @@ class Subscriber:
         ahead: Ahead | None,
         cancel: threading.Event | None,
     ) -> Staged:
-        holding = self._holding
-        if state is not None:
-            manifest = self._origin.manifest(target)
-            target = replace(target, known=manifest)
-            holding = bind(state, manifest).holding()
+        if state is None:
+            return self._arrivals.stage(
+                target, self._held, self._holding, self._manifest, ahead=ahead, cancel=cancel
+            )
+        manifest = self._origin.manifest(target)
+        bound = bind(state, manifest)
         staged = self._arrivals.stage(
-            target, self._held, holding, self._manifest, ahead=ahead, cancel=cancel
+            replace(target, known=manifest),
+            self._held,
+            bound.holding(),
+            self._manifest,
+            ahead=ahead,
+            cancel=cancel,
         )
-        if state is not None and staged.loaded is None:
+        if staged.loaded is None:
             started = time.monotonic()
             try:
-                self._applier.check(staged, self._bind(staged, state), self._slices)
+                self._applier.check(staged, bound, self._slices)
             except BaseException:
                 staged.close()
                 raise

@@ -43,7 +43,7 @@ class WantedFrame:
         shapes = {member.block: member.shape for member in unit.members}
         for name, block in self.blocks:
             tensor = manifest.tensors[name]
-            box = Block(name, tuple(block.origin), tuple(block.extent))
+            box = _block(name, block)
             if (unit.dtype.name, shapes.get(box)) != (tensor.dtype, tuple(tensor.shape)):
                 raise IntegrityError(
                     f"{box}: its frame holds something else than the manifest says"
@@ -63,16 +63,16 @@ def wanted_frames(manifest: Manifest, holding: Holding) -> list[WantedFrame]:
     """
     found: dict[tuple[int, int], list[tuple[str, documents.Block]]] = {}
     for name, tensor in manifest.tensors.items():
-        box = holding.get(name, Block.whole(name, tensor.shape))
-        if box is None:
+        whole = name not in holding
+        box = holding.get(name)
+        if box is None and not whole:
             continue
         for block in tensor.blocks:
             if block.encoding == "same":
                 continue
             if block.encoding != "frame":
                 raise IntegrityError(f"tensor {name!r}: a delta with plain bytes in it")
-            mine = Block(name, tuple(block.origin), tuple(block.extent))
-            if mine.clip(box) is not None:
+            if box is None or _block(name, block).clip(box) is not None:
                 found.setdefault((block.object, block.offset), []).append((name, block))
     frames = []
     for (index, offset), blocks in sorted(found.items()):
@@ -111,3 +111,7 @@ def check_same(before: Manifest, after: Manifest) -> None:
                     f"tensor {name!r}, box at {block.origin} of {block.extent}: a delta calls it unchanged, "
                     "and its digest is another than before"
                 )
+
+
+def _block(name: str, block: documents.Block) -> Block:
+    return Block(name, tuple(block.origin), tuple(block.extent))

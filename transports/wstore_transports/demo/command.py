@@ -13,6 +13,13 @@ from wstore.cli_output import counted, print_json
 from wstore.errors import InvalidArgument
 
 
+class Mode(StrEnum):
+    """How versions go from the trainer to the engines."""
+
+    CHECKPOINT = "checkpoint"
+    DELTA = "delta"
+
+
 class Server(StrEnum):
     """Servers that the demo can start by itself."""
 
@@ -39,6 +46,9 @@ def demo(
         Server | None,
         typer.Option(help="Start a SeaweedFS or fake-gcs-server of its own, publish there."),
     ] = None,
+    mode: Annotated[
+        Mode, typer.Option(help="Publish whole weights each time, or what changed.")
+    ] = Mode.DELTA,
     model: Annotated[
         str, typer.Option(help="Publish this safetensors file with made-up steps; needs no torch.")
     ] = "",
@@ -47,15 +57,19 @@ def demo(
     engines: Annotated[int, typer.Option(min=1, max=64, help="How many engines follow.")] = 2,
     seed: Annotated[int, typer.Option(help="Of data order and made-up steps.")] = 0,
     timeout: Annotated[float, typer.Option(help="Give up after so many seconds of silence.")] = 300,
+    tensors: Annotated[
+        bool, typer.Option("--tensors", help="Show what changed in each tensor.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, no display.")] = False,
 ) -> None:
     """Train a small real model, publish versions, let engines follow, and compare every one.
 
     A trainer process trains a byte-level transformer on the Python standard library's sources and
-    publishes its weights; each engine process loads every version into its own module. The held-out loss
-    and the digest of the weights must be equal on all sides, to the last bit. Exit status 1 otherwise.
+    publishes its weights; each engine process brings its own live module to every version, or to the newest
+    where it is slower than the trainer. The held-out loss and the digest of the weights must be equal on all
+    sides, to the last bit. Exit status 1 otherwise.
     """
-    from wstore_transports.demo.display import table
+    from wstore_transports.demo.display import table, tensor_table
     from wstore_transports.demo.run import Options, run
 
     if url and server is not None:
@@ -64,6 +78,7 @@ def demo(
         raise InvalidArgument("--engine-url goes with --url: the same root, as another host has it")
     options = Options(
         url=url,
+        mode=mode.value,
         engine_url=engine_url,
         server=server.value if server is not None else "",
         model=model,
@@ -79,6 +94,8 @@ def demo(
         print_json(results.as_json(place))
     else:
         _print(table(results))
+        if tensors and mode is Mode.DELTA:
+            _print(tensor_table(results))
         for problem in problems:
             print(f"wstore: {problem}", file=sys.stderr)
         if not problems:

@@ -17,13 +17,18 @@ if TYPE_CHECKING:
     from typing import Self
 
     from wstore_transports.demo.events import Event
-    from wstore_transports.demo.results import Results
+    from wstore_transports.demo.results import Results, Row
+
+
+CHECKPOINT = ("bytes", "written", "publish s")
+DELTA = ("kind", "density", "bytes", "ratio", "encode s", "publish s", "pause s")
 
 
 def table(results: Results) -> Table:
     """One row a version."""
     out = Table(title_justify="left")
-    for heading in ("version", "step", "bytes", "written", "publish s"):
+    own = DELTA if results.mode == "delta" else CHECKPOINT
+    for heading in ("version", "step", *own):
         out.add_column(heading, justify="right")
     for engine in range(results.engines):
         out.add_column(f"engine {engine} had it, s", justify="right")
@@ -32,14 +37,13 @@ def table(results: Results) -> Table:
     out.add_column("digest equal")
     for row in results.rows:
         published = row.published
-        whole = len(row.loaded) == results.engines
+        reached = [_reached(results, row, engine) for engine in range(results.engines)]
+        whole = "..." not in reached
         out.add_row(
             str(published.version),
             str(published.step),
-            human_size(published.nbytes),
-            human_size(published.written_nbytes),
-            f"{row.publish_s:.2f}",
-            *(_seconds(row.until(engine)) for engine in range(results.engines)),
+            *(_delta_cells(row) if own is DELTA else _checkpoint_cells(row)),
+            *reached,
             "-" if published.loss is None else f"{published.loss:.4f}",
             _verdict(row.losses_equal, whole, known=published.loss is not None),
             _verdict(row.digests_equal, whole, known=True),
@@ -47,8 +51,51 @@ def table(results: Results) -> Table:
     return out
 
 
-def _seconds(value: float | None) -> str:
-    return "..." if value is None else f"{value:.2f}"
+def tensor_table(results: Results) -> Table:
+    """One row a tensor: what all deltas together changed in it."""
+    out = Table(title="all deltas by tensor", title_justify="left")
+    out.add_column("tensor", no_wrap=True)
+    for heading in ("elements", "density", "bytes", "ratio"):
+        out.add_column(heading, justify="right")
+    for change in results.tensors():
+        out.add_row(
+            change.name,
+            f"{change.elements:,}",
+            f"{change.density:.1%}",
+            human_size(change.nbytes),
+            f"{change.ratio:.1f}x",
+        )
+    return out
+
+
+def _checkpoint_cells(row: Row) -> list[str]:
+    published = row.published
+    return [
+        human_size(published.nbytes),
+        human_size(published.written_nbytes),
+        f"{row.publish_s:.2f}",
+    ]
+
+
+def _delta_cells(row: Row) -> list[str]:
+    change = row.change
+    return [
+        row.published.kind,
+        "-" if change is None else f"{change.density:.1%}",
+        human_size(row.published.nbytes),
+        "-" if change is None else f"{change.ratio:.1f}x",
+        f"{row.encode_s:.2f}",
+        f"{row.publish_s:.2f}",
+        "-" if row.pause_s is None else f"{row.pause_s:.3f}",
+    ]
+
+
+def _reached(results: Results, row: Row, engine: int) -> str:
+    """When an engine had a version."""
+    seconds = row.until(engine)
+    if seconds is not None:
+        return f"{seconds:.2f}"
+    return "skipped" if results.skipped(row.published.version, engine) else "..."
 
 
 def _verdict(equal: bool, whole: bool, *, known: bool) -> Text:

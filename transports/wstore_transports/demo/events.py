@@ -18,8 +18,32 @@ class Training(Struct, frozen=True, tag="training"):
     loss: float | None
 
 
+class TensorChange(Struct, frozen=True):
+    """What a version changed in one tensor.
+
+    Attributes:
+        elements: of the tensor.
+        changed: of those; all of them where the version holds it whole.
+        raw_nbytes: bytes of the elements.
+        nbytes: its share of the bytes that were written.
+    """
+
+    name: str
+    elements: int
+    changed: int
+    raw_nbytes: int
+    nbytes: int
+
+
 class Published(Struct, frozen=True, tag="published"):
-    """The trainer committed a version."""
+    """The trainer committed a version.
+
+    Attributes:
+        started, finished: before it was published, and once it was committed.
+        kind: "full" or "delta".
+        encoded: when the trainer could have trained on; None where that is `finished`.
+        tensors: what changed; nobody looks in mode "checkpoint".
+    """
 
     version: int
     step: int
@@ -29,16 +53,21 @@ class Published(Struct, frozen=True, tag="published"):
     finished: float
     digest: str
     loss: float | None
+    kind: str = "full"
+    encoded: float | None = None
+    tensors: list[TensorChange] = []
 
 
 class Loaded(Struct, frozen=True, tag="loaded"):
-    """An engine holds a version in its own memory. `digest` is of that memory."""
+    """An engine holds a version in its own memory. `digest` is of that memory; `pause_s` is how long
+    nobody else could use it, where that is not the whole of `load_s`."""
 
     version: int
     finished: float
     load_s: float
     digest: str
     loss: float | None
+    pause_s: float | None = None
 
 
 class Finished(Struct, frozen=True, tag="finished"):

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
+
+Mode: TypeAlias = Literal["checkpoint", "delta"]
+"""How versions go from the trainer to the engines."""
 
 
 class Job(Struct, frozen=True, kw_only=True):
@@ -15,6 +19,7 @@ class Job(Struct, frozen=True, kw_only=True):
 
     Attributes:
         url: the root.
+        mode: whole weights each time, or what changed.
         after: versions up to this one are from earlier runs.
         versions: how many to publish or to follow.
         steps: optimizer steps between two versions.
@@ -24,6 +29,7 @@ class Job(Struct, frozen=True, kw_only=True):
     """
 
     url: str
+    mode: Mode
     after: int
     versions: int
     steps: int

@@ -20,7 +20,10 @@ HEADS = 4
 CONTEXT = 96
 BATCH = 8
 HELD_OUT_ROWS = 16
-LEARNING_RATE = 1e-3
+FIRST_RATE, LAST_RATE = 1e-3, 1e-5
+FIRST_STEPS, DECAY = 5, 0.7
+"""Learning rates: the first for the first steps, then falling by `DECAY` a step to the last, where a step of
+bf16 weights changes as few of them as one of reinforcement learning does."""
 
 
 class Attention(nn.Module):
@@ -79,6 +82,11 @@ class LanguageModel(nn.Module):
         return logits
 
 
+def learning_rate(step: int) -> float:
+    """The rate of a step, counted from 1."""
+    return max(LAST_RATE, FIRST_RATE * DECAY ** max(0, step - FIRST_STEPS))
+
+
 def _loss(module: LanguageModel, rows: torch.Tensor) -> torch.Tensor:
     logits = module(rows[:, :-1])
     return functional.cross_entropy(logits.flatten(0, 1).float(), rows[:, 1:].flatten())
@@ -122,7 +130,8 @@ class TrainedLanguageModel(ServedLanguageModel):
         text, _ = load_corpus()
         self._text = _tokens(text)
         self._random = torch.Generator().manual_seed(seed)
-        self._optimizer = MasterAdamW(self.module.parameters(), learning_rate=LEARNING_RATE)
+        self._optimizer = MasterAdamW(self.module.parameters())
+        self._steps = 0
 
     def train(self) -> float:
         """Take one optimizer step; return its training loss."""
@@ -132,5 +141,6 @@ class TrainedLanguageModel(ServedLanguageModel):
         rows = torch.stack([self._text[start : start + CONTEXT + 1] for start in starts])
         loss = _loss(self.module, rows)
         loss.backward()  # type: ignore[no-untyped-call]
-        self._optimizer.step()
+        self._steps += 1
+        self._optimizer.step(learning_rate(self._steps))
         return float(loss.detach())

@@ -21,7 +21,6 @@ class MasterAdamW:
         self,
         live: Iterable[torch.Tensor],
         *,
-        learning_rate: float,
         betas: tuple[float, float] = (0.9, 0.95),
         weight_decay: float = 0.01,
     ) -> None:
@@ -29,17 +28,16 @@ class MasterAdamW:
         self._master = [weight.detach().float() for weight in self._live]
         self._mean = [torch.zeros_like(weight) for weight in self._master]
         self._square = [torch.zeros_like(weight) for weight in self._master]
-        self._learning_rate = learning_rate
         self._betas = betas
         self._weight_decay = weight_decay
         self._steps = 0
 
     @torch.no_grad()
-    def step(self) -> None:
-        """Apply the gradients of the live weights to the masters, round to the live, clear the gradients."""
+    def step(self, rate: float) -> None:
+        """Apply the gradients of the live weights to the masters at a learning rate, round to the live, clear
+        the gradients."""
         self._steps += 1
         first, second = self._betas
-        rate = self._learning_rate
         for live, master, mean, square in zip(
             self._live, self._master, self._mean, self._square, strict=True
         ):

@@ -23,6 +23,7 @@ from wstore_transports.versions import Root
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from wstore_transports.demo.jobs import Mode
     from wstore_transports.demo.processes import Child
 
 BUCKET = "wstore-demo"
@@ -34,6 +35,7 @@ class Options:
 
     Attributes:
         url: the root; "" for a temporary local directory.
+        mode: how versions go from the trainer to the engines.
         engine_url: the same root as the engines' hosts reach it; "" for `url`.
         server: start one of these and publish there: "s3", "gcs"; "" for none.
         model: a safetensors file to publish; "" to train one.
@@ -42,6 +44,7 @@ class Options:
     """
 
     url: str
+    mode: Mode
     engine_url: str
     server: str
     model: str
@@ -62,6 +65,7 @@ def run(options: Options, *, quiet: bool) -> tuple[str, Results]:
         url, environment = _place(options, stack)
         job = Job(
             url=url,
+            mode=options.mode,
             after=_newest(url) if not options.server else 0,
             versions=options.versions,
             steps=options.steps,
@@ -73,7 +77,7 @@ def run(options: Options, *, quiet: bool) -> tuple[str, Results]:
 
 
 def _follow(job: Job, options: Options, environment: Mapping[str, str], *, quiet: bool) -> Results:
-    results = Results(options.engines, options.versions)
+    results = Results(options.engines, options.versions, options.mode)
     numbers: dict[Child, int] = {}
     with Display(results, quiet=quiet) as display, Children() as children:
         children.start("trainer", "wstore_transports.demo.trainer", job, environment)

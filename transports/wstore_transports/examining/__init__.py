@@ -1,0 +1,1 @@
+"""What a root holds, for people: history, density, differences, proofs. Behind the commands."""
