@@ -81,6 +81,7 @@ bench: $(STAMPS)/bench
 	$(BIN)/python benchmarks/writes.py $(BENCH_ARGS)
 	$(BIN)/python benchmarks/visibility.py $(BENCH_ARGS)
 	$(BIN)/python benchmarks/codecs.py $(BENCH_ARGS)
+	$(BIN)/python benchmarks/delta.py $(BENCH_ARGS)
 
 pins: $(STAMPS)/venv
 	$(BIN)/uv pip compile pyproject.toml scripts/pins.in --extra bench --group dev --universal \

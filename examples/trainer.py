@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 
-from wstore_transports.checkpoint import CheckpointWriter
+from wstore_transports.delta import Publisher
 
 
 def main(url: str, *, steps: int = 20, publish_every: int = 5, pause_s: float = 0.2) -> None:
@@ -21,14 +21,14 @@ def main(url: str, *, steps: int = 20, publish_every: int = 5, pause_s: float = 
         "embed.weight": random.standard_normal((4096, 512), dtype=np.float32),
         "head.weight": random.standard_normal((512, 4096), dtype=np.float32),
     }
-    with CheckpointWriter(url, keep=3) as writer:  # older versions that nobody reads are deleted
+    with Publisher(url, keep=3) as publisher:  # older versions that nobody reads are deleted
         for step in range(1, steps + 1):
             for tensor in weights.values():
-                tensor -= 1e-3 * np.sign(tensor)  # an optimizer would do better
+                tensor[::50] -= 1e-3 * np.sign(tensor[::50])  # an optimizer would do better
             time.sleep(pause_s)
             if step % publish_every == 0:
-                report = writer.write(step, weights)
-                print(f"step {step}: version {report.version}, {report.seconds:.2f} s", flush=True)
+                report = publisher.publish(step, weights)
+                print(f"step {step}: {report.kind}, {report.density:.1%} changed", flush=True)
 
 
 if __name__ == "__main__":

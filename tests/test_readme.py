@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from wstore import cli_program
-from wstore_transports.checkpoint import CheckpointReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,18 +63,18 @@ def test_trainer_and_engine_of_the_readme(
 
     given: dict[str, object] = {"model": trained, "train_one_step": train_one_step}
     _run(blocks["In a trainer"], given, tmp_path)
-    assert "step 10 is version" in capsys.readouterr().out
+    assert "step 10: " in capsys.readouterr().out
     _run(blocks["In an engine"], {"model": served}, tmp_path)
     assert "now serving step 10" in capsys.readouterr().out
     assert torch.equal(served.weight, trained.weight)
     assert torch.equal(served.bias, trained.bias)
     resumed = torch.nn.Linear(8, 8)
-    _run(
-        blocks["After a restart"],
-        {"model": resumed, "CheckpointReader": CheckpointReader},
-        tmp_path,
-    )
+    _run(blocks["After a restart"], {"model": resumed}, tmp_path)
     assert torch.equal(resumed.weight, trained.weight)
+    whole = {name: tensor.clone() * 0 for name, tensor in trained.state_dict().items()}
+    _run(blocks["Whole checkpoints"], {"model": trained, "served": whole}, tmp_path)
+    assert "version 2: " in capsys.readouterr().out
+    assert torch.equal(whole["weight"], trained.weight)
 
 
 def test_files_of_the_readme(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

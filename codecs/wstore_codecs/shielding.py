@@ -26,6 +26,8 @@ def shielded(work: Callable[[threading.Event], None]) -> None:
 
     def run() -> None:
         try:
+            if stop.is_set():
+                raise Cancelled("interrupted before it began")
             work(stop)
         except BaseException as error:  # noqa: BLE001
             ended.set_exception(error)

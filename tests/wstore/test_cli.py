@@ -283,6 +283,23 @@ def test_debug_lets_the_error_out_with_its_traceback(run: Run) -> None:
         run("--debug", "stat", "/no/such/file")
 
 
+@pytest.mark.long
+def test_debug_shows_the_traceback_of_the_program() -> None:
+    command = [PROGRAM, "--debug", "stat", "/no/such/file"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "NotFound" in done.stderr
+
+
+@pytest.mark.long
+def test_cp_reads_a_pipe(tmp_path: Path) -> None:
+    data = os.urandom(3_000_000)
+    command = [PROGRAM, "cp", "-", str(tmp_path / "object")]
+    subprocess.run(command, input=data, timeout=60, check=True)
+    assert (tmp_path / "object").read_bytes() == data
+
+
 def test_errors_of_a_refused_login_hold_no_secret(
     run: Run, seaweed: S3Endpoint, s3_environment: UseEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -27,6 +27,14 @@ def model() -> Iterator[str]:
     """A small real model."""
     with resources.as_file(resources.files("fracast")) as package:
         yield str(next(package.rglob("model.safetensors")))
+
+
+def told(capsys: pytest.CaptureFixture[str], code: int) -> dict[str, Any]:
+    """What a demo that succeeded said with `--json`."""
+    out, err = capsys.readouterr()
+    assert code == 0, out + err
+    found: dict[str, Any] = json.loads(out)
+    return found
 
 
 def cells(table: Table, column: int) -> list[object]:
@@ -66,9 +74,7 @@ def test_an_engine_may_pass_over_a_version_but_not_the_last() -> None:
 def test_a_file_by_deltas(tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
     url = str(tmp_path / "root")
     words = ["--url", url, "--model", model, "--versions", "3", "--engines", "1", "--json"]
-    code = main(["demo", *words])
-    found = json.loads(capsys.readouterr().out)
-    assert code == 0, found
+    found = told(capsys, main(["demo", *words]))
     assert found["mode"] == "delta"
     first, *deltas = found["versions"]
     assert [row["kind"] for row in found["versions"]] == ["full", "delta", "delta"]
@@ -90,9 +96,7 @@ def test_a_model_that_is_trained(
     mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--url", str(tmp_path / "root"), "--mode", mode, "--versions", "3", "--json"]
-    code = main(["demo", *words])
-    found = json.loads(capsys.readouterr().out)
-    assert code == 0, found
+    found = told(capsys, main(["demo", *words]))
     assert all(row["loss_equal"] and row["digest_equal"] for row in found["versions"])
     losses = [row["loss"] for row in found["versions"]]
     assert losses == sorted(losses, reverse=True)
@@ -117,9 +121,7 @@ def test_an_engine_that_joins_behind_an_earlier_run(
 @pytest.mark.parametrize("mode", ["delta", "checkpoint"])
 def test_deltas_on_a_server(mode: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--server", "s3", "--mode", mode, "--model", model, "--versions", "3", "--json"]
-    code = main(["demo", *words])
-    found = json.loads(capsys.readouterr().out)
-    assert code == 0, found
+    found = told(capsys, main(["demo", *words]))
     assert found["url"].startswith("s3://")
     assert all(row["digest_equal"] for row in found["versions"])
 
@@ -129,7 +131,5 @@ def test_deltas_between_two_hosts(
     shared: tuple[Path, Path], model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--url", str(shared[0] / "root"), "--engine-url", str(shared[1] / "root")]
-    code = main(["demo", *words, "--model", model, "--versions", "3", "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert code == 0, found
+    found = told(capsys, main(["demo", *words, "--model", model, "--versions", "3", "--json"]))
     assert all(row["digest_equal"] for row in found["versions"])

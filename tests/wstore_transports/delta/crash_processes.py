@@ -6,6 +6,7 @@ and leaves the stacks of its threads there.
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 import json
 import logging
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.wstore_transports.delta.crash_model import differences, part_of, weights_of
+from tests.wstore_transports.delta.crash_model import differences, part_of
 from wstore.errors import WStoreError
 from wstore.path import StoragePath
 from wstore_transports.checkpoint import weights_digest
@@ -150,13 +151,18 @@ class Trainer:
         step = 0
         try:
             newest = publisher.root.latest()
-        except NoVersion:
-            pass
-        else:
             step = newest.step + 1
             if random.Random(mine.launch).random() < 0.75:  # all ranks alike
                 resumed = publisher.resume(part_of(newest.step, mine.rank, mine.ranks))
                 assert resumed, f"version {newest.number} is not step {newest.step}"
+        except NoVersion:
+            pass
+        except Fenced:
+            raise
+        except WStoreError as error:
+            if not _may_pass(error):
+                raise
+            _gives_up(job, error)
         for _ in range(mine.versions):
             step = self._publish(job, publisher, step, flush=chance.random() < 0.6)
         self._flush(job, publisher)
@@ -203,7 +209,10 @@ class Trainer:
 
 
 def _may_pass(error: WStoreError) -> bool:
-    return error.retryable or isinstance(error, VersionGone)
+    """A store that is away, as its client or, of a mount whose server was killed, its kernel says it."""
+    cause = error.__cause__
+    away = isinstance(cause, OSError) and cause.errno in (errno.EIO, errno.ENOTCONN)
+    return error.retryable or away or isinstance(error, VersionGone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +245,10 @@ class Engine:
             except (PublisherLost, TimeoutError, VersionGone) as error:
                 logging.info("keeps what it has: %s", error)
             except WStoreError as error:
-                if not error.retryable:
+                if not _may_pass(error):
                     raise
                 logging.info("keeps what it has: %s", error)
+                time.sleep(0.05)
             else:
                 assert report.version > before, "a version that is older than the one held"
                 step = report.step
@@ -267,9 +277,10 @@ class Engine:
             except (NoRoot, NoVersion, VersionGone, TimeoutError) as error:
                 logging.info("not yet: %s", error)
             except WStoreError as error:
-                if not error.retryable:
+                if not _may_pass(error):
                     raise
                 logging.info("not yet: %s", error)
+                time.sleep(0.05)
             else:
                 wrong = differences(state, step)
                 assert not wrong, f"not the tensors of step {step}: {wrong}"
@@ -291,7 +302,7 @@ class Collector:
             except NoRoot:
                 pass
             except WStoreError as error:
-                if not error.retryable:
+                if not _may_pass(error):
                     raise
                 logging.info("later: %s", error)
             time.sleep(chance.uniform(0.0, 0.2))

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tests.wstore_transports.delta.crash_model import digest_of, differences
+from tests.wstore_transports.delta.crash_model import differences, digest_of
 from tests.wstore_transports.delta.crash_processes import (
     CODECS,
     FENCED,

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-if TYPE_CHECKING:
-    from wstore_codecs.tensors import HostArray
-
 BF16 = np.dtype(ml_dtypes.bfloat16)
 F8 = np.dtype(ml_dtypes.float8_e4m3fn)
 
-Weights = dict[str, "HostArray"]
+Weights = dict[str, Any]
+"""numpy arrays by name; what readers return is typed as numpy or torch."""
 
 
 def model(seed: int = 0) -> Weights:

@@ -20,6 +20,8 @@ from wstore_transports.versions import Retention, Root, collect
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.wstore_transports.delta.models import Weights
+
 
 def test_each_version_arrives_bit_for_bit(tmp_path: Path) -> None:
     weights = model()
@@ -88,12 +90,14 @@ def test_slices_names_and_tied_names_apart(tmp_path: Path) -> None:
         publisher.publish(0, weights)
         publisher.flush()
         engine = Subscriber(tmp_path.as_posix())
-        part = engine.load(names=["embed", "norm"], box={"embed": (slice(100, 900), slice(3, 200))})
+        part: Weights = engine.load(
+            names=["embed", "norm"], box={"embed": (slice(100, 900), slice(3, 200))}
+        )
         state: dict[str, object] = dict.fromkeys(name for name in weights if name != "head")
         state["norm"] = part["norm"]
         state["embed"] = Shard(part["embed"], (1000, 300), (100, 3))
         apart = Subscriber(tmp_path.as_posix())
-        copy = apart.load()
+        copy: Weights = apart.load()
         copy["head"] = copy["embed"].copy()
         for step in range(1, 4):
             train(weights, step)

@@ -35,7 +35,13 @@ PUBLISHED = PublishReport(
     seconds={"wait": 0.25, "encode": 0.5},
 )
 COMMITTED = CommitReport(
-    version=4, step=7, kind="delta", digest="d1", nbytes=80, seconds={"commit": 0.1}
+    version=4,
+    url="memory://r@4",
+    step=7,
+    kind="delta",
+    digest="d1",
+    nbytes=80,
+    seconds={"commit": 0.1},
 )
 APPLIED = ApplyReport(
     version=4,

@@ -19,7 +19,10 @@ from wstore_transports.errors import GroupFailed, NoRoot
 from wstore_transports.versions import Root, layout
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from tests.wstore_transports.delta.models import Weights
 
 
 def test_a_variant_is_a_chain_of_its_own(tmp_path: Path) -> None:
@@ -119,7 +122,7 @@ def test_engines_ask_for_cuts_from_the_next_anchor_on(tmp_path: Path) -> None:
         step(publisher, 0)
         whole, half = Subscriber(url), Subscriber(url)
         held = whole.load()
-        part = half.load(box={"w": (slice(0, 250),)})
+        part: Weights = half.load(box={"w": (slice(0, 250),)})
         state = {"w": Shard(part["w"], (600, 500), (0, 0)), "b": part["b"]}
         half.register(state, "engine-0")
         lag = Subscriber(url)
@@ -207,13 +210,13 @@ def test_ranks_of_an_engine_apply_together_or_not_at_all(tmp_path: Path) -> None
         assert all(equal(state, weights) for state in states)
 
 
-def together(engines: list[Subscriber], states: list[object]) -> list[BaseException | None]:
+def together(engines: list[Subscriber], states: Sequence[Weights]) -> list[BaseException | None]:
     """What each rank's `sync` raised."""
     errors: list[BaseException | None] = [None] * len(engines)
 
     def run(number: int) -> None:
         try:
-            engines[number].sync(states[number], timeout=30)  # type: ignore[arg-type]
+            engines[number].sync(states[number], timeout=30)
         except BaseException as error:  # noqa: BLE001
             errors[number] = error
 
@@ -237,7 +240,7 @@ def test_engines_of_a_host_share_downloads(tmp_path: Path) -> None:
             train(weights, step)
             publisher.publish(step, weights)
             publisher.flush()
-            assert together(engines, states) == [None, None]  # type: ignore[arg-type]
+            assert together(engines, states) == [None, None]
             assert all(equal(state, weights) for state in states)
         # What is in the cache needs no store: the parts of the root are gone, and a third engine loads.
         for path in (tmp_path / "root" / "data").rglob("r00000.p*"):

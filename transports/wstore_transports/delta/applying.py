@@ -14,6 +14,7 @@ from wstore_transports.delta.reports import ApplyReport
 from wstore_transports.delta.staging import missing_slices
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Mapping, Sequence
 
     from wstore_codecs.cutting import Unit
@@ -35,13 +36,11 @@ class Outcome:
         elements: of the frames' units.
         changed: elements that the deltas list, summed over versions.
         replaced: elements of blocks that were replaced whole.
-        slices: proofs of the units that are held in part, of the new version.
     """
 
     elements: int
     changed: int
     replaced: int
-    slices: Slices
 
 
 def report_of(staged: Staged, outcome: Outcome, spilled_nbytes: int) -> ApplyReport:
@@ -85,7 +84,12 @@ class Applier:
         )
 
     def run(
-        self, staged: Staged, bound: Bound, slices: Slices, confirm: Callable[[], None]
+        self,
+        staged: Staged,
+        bound: Bound,
+        slices: Slices,
+        confirm: Callable[[], None],
+        arrived: Callable[[Slices], None],
     ) -> Outcome:
         """Bring the memory to the version.
 
@@ -93,18 +97,20 @@ class Applier:
             slices: proofs of the units that are held in part, of the version that is held.
             confirm: called at the point from which nothing can fail any more; when it raises, the memory is
                 what it was.
+            arrived: called with the new proofs once the memory is at the version, where no interrupt comes
+                between.
 
         Raises:
             As `wstore_codecs.apply`.
         """
         if staged.loaded is not None:
-            return self._replace(staged, staged.loaded, bound, confirm)
+            return self._replace(staged, staged.loaded, bound, confirm, arrived)
         segments = staged.segments()
         if not segments:
-            confirm()
-            return Outcome(0, 0, 0, slices)
+            shielded(lambda _: _last(confirm, arrived, slices))
+            return Outcome(0, 0, 0)
         if len(segments) > 1:
-            return self._over_copies(segments, bound, slices, confirm)
+            return self._over_copies(segments, bound, slices, confirm, arrived)
         memory = bound.state()
         proofs = missing_slices(segments[0], memory, staged.slices or slices)
         applied = apply(
@@ -114,21 +120,33 @@ class Applier:
             threads=self.threads,
             journal=self.journal,
             checked=staged.checked,
-            confirm=lambda: self._tied(segments[0], bound, 0, confirm),
+            confirm=lambda: self._tied(
+                segments[0], bound, 0, lambda: _last(confirm, arrived, proofs)
+            ),
         )
         elements = sum(unit.size for unit in applied.proofs)
-        return Outcome(elements, applied.changed, applied.replaced, proofs)
+        return Outcome(elements, applied.changed, applied.replaced)
 
     def _replace(
-        self, staged: Staged, loaded: Loaded, bound: Bound, confirm: Callable[[], None]
+        self,
+        staged: Staged,
+        loaded: Loaded,
+        bound: Bound,
+        confirm: Callable[[], None],
+        arrived: Callable[[Slices], None],
     ) -> Outcome:
         """By whole weights, which are at the version already."""
         pieces = bound.all()
         check_copies(pieces, loaded.arrays, staged.holding)
-        confirm()
-        shielded(lambda _: copy_into(pieces, loaded.arrays, staged.holding))
+
+        def put(_: threading.Event) -> None:
+            confirm()
+            copy_into(pieces, loaded.arrays, staged.holding)
+            arrived({})
+
+        shielded(put)
         elements = sum(piece.box.size for piece in pieces)
-        return Outcome(elements, 0, elements, {})
+        return Outcome(elements, 0, elements)
 
     def _over_copies(
         self,
@@ -136,6 +154,7 @@ class Applier:
         bound: Bound,
         slices: Slices,
         confirm: Callable[[], None],
+        arrived: Callable[[Slices], None],
     ) -> Outcome:
         """Across a change of how tensors are cut: onto copies, which are then copied back."""
         fresh = {
@@ -153,9 +172,14 @@ class Applier:
         pieces, boxes = bound.all(), bound.holding()
         arrays = {name: held.array for name, held in fresh.items()}
         check_copies(pieces, arrays, boxes)
-        confirm()
-        shielded(lambda _: copy_into(pieces, arrays, boxes))
-        return Outcome(elements, changed, replaced, slices)
+
+        def put(_: threading.Event) -> None:
+            confirm()
+            copy_into(pieces, arrays, boxes)
+            arrived(slices)
+
+        shielded(put)
+        return Outcome(elements, changed, replaced)
 
     def _tied(
         self, frames: Sequence[Frame], bound: Bound, index: int, confirm: Callable[[], None]
@@ -179,3 +203,9 @@ class Applier:
             journal=self.journal,
             confirm=lambda: self._tied(frames, bound, index + 1, confirm),
         )
+
+
+def _last(confirm: Callable[[], None], arrived: Callable[[Slices], None], slices: Slices) -> None:
+    """The last steps of an apply whose memory is at the version already."""
+    confirm()
+    arrived(slices)

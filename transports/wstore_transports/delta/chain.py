@@ -7,11 +7,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from wstore import telemetry
 from wstore.errors import InvalidArgument, WStoreError
 from wstore_transports.delta.anchor_schedule import Anchors
 from wstore_transports.delta.flight import Flight, give_up
-from wstore_transports.delta.observing import tell_publish
 from wstore_transports.delta.parts import UPLOADS, Destination, PartSink
 from wstore_transports.delta.pending import PendingDelta, PendingFull
 from wstore_transports.delta.replicas import stored_elsewhere
@@ -170,13 +168,10 @@ class Chain:
 
     def launch(self, work: Work) -> PublishReport:
         """All tensors were handed in: what is left goes on in the background."""
-        url = work.attempt.directory.url
-        with telemetry.span("publish", url, level=logging.INFO) as operation:
-            prepared = work.pending.finish()
-            work.pending.close()
-            work.seconds["encode"] = time.monotonic() - work.began
-            report = self._report(work, prepared)
-            tell_publish(operation, report)
+        prepared = work.pending.finish()
+        work.pending.close()
+        work.seconds["encode"] = time.monotonic() - work.began
+        report = self._report(work, prepared)
         self._flight = Flight(
             work.attempt,
             work.sink,
@@ -192,7 +187,12 @@ class Chain:
         return report
 
     def give_up(self, work: Work, error: BaseException) -> None:
-        """The version will not come."""
+        """The version will not come, unless it has taken off: then `settle` tells what became of it."""
+        flight = self._flight
+        if flight is not None and flight.attempt is work.attempt:
+            if not flight.drop():
+                return
+            self._flight = None
         work.pending.close()
         work.sink.close()
         self._anchors.traffic.end()
@@ -204,17 +204,17 @@ class Chain:
         Raises:
             What its flight raised, once.
         """
-        flight, self._flight = self._flight, None
+        flight = self._flight
         if flight is None:
             return
+        # Until its end is known it stays in flight, whatever interrupts this or keeps the log from being read.
         flight.join()
-        try:
-            if flight.version is None:
-                self._decide(flight)
-            if flight.version is not None:
-                self.last = flight.report()
-        finally:
-            flight.sink.close()
+        if flight.version is None:
+            self._decide(flight)
+        if flight.version is not None:
+            self.last = flight.report()
+        self._flight = None
+        flight.sink.close()
         if flight.error is not None:
             if flight.version is not None:
                 number = flight.version.number
@@ -232,6 +232,8 @@ class Chain:
             self.settle()
             self._anchors.finish()
         finally:
+            if self._flight is not None:
+                self._flight.sink.close()
             self._anchors.close()
             if self._janitor is not None:
                 self._janitor.close()

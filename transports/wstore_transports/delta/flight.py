@@ -57,6 +57,7 @@ class Flight:
         self._timeout_s = timeout_s
         self._cancel = threading.Event()
         self._seconds: dict[str, float] = {}
+        self._taken = threading.Lock()  # by what comes first: the take-off, or `drop`
         self._thread = threading.Thread(target=self._run, name="wstore-publish", daemon=True)
         self.version: Version | None = None
         self.error: BaseException | None = None
@@ -64,6 +65,10 @@ class Flight:
     def start(self) -> None:
         """Begin."""
         self._thread.start()
+
+    def drop(self) -> bool:
+        """For when `start` was interrupted. Whether it has not taken off, and now never will."""
+        return self._taken.acquire(blocking=False)
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait for the end. Whether it has come."""
@@ -97,6 +102,8 @@ class Flight:
         )
 
     def _run(self) -> None:
+        if not self._taken.acquire(blocking=False):
+            return
         url = self.attempt.directory.url
         try:
             with telemetry.span("commit", url, level=logging.INFO) as operation:

@@ -6,7 +6,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from wstore.errors import InvalidArgument, WStoreError
 from wstore.path import StoragePath
@@ -17,6 +17,7 @@ from wstore_transports.delta.chain import Chain, Settings
 from wstore_transports.delta.flat import SAFETENSORS
 from wstore_transports.delta.pointer import Handshake
 from wstore_transports.delta.spool import MEMORY_BYTES
+from wstore_transports.delta.version_in_hand import VersionInHand
 from wstore_transports.versions import Retention, enter, layout
 
 if TYPE_CHECKING:
@@ -29,11 +30,8 @@ if TYPE_CHECKING:
     from wstore_transports.checkpoint.pieces import Shard, Tensors
     from wstore_transports.delta.agreement import Group
     from wstore_transports.delta.baseline import Where
-    from wstore_transports.delta.chain import Work
     from wstore_transports.delta.reports import CommitReport, PublishReport
-
-Transform: TypeAlias = "Callable[[str, Array | Shard], Iterable[tuple[str, Array | Shard]]]"
-"""What a variant makes of one tensor: none, one or several, such as quantised weights and their scales."""
+    from wstore_transports.delta.version_in_hand import Transform
 
 ANCHOR_EVERY = 10
 """Versions from one anchor to the next, unless told otherwise."""
@@ -269,69 +267,6 @@ class Publisher:
                 if error is None:
                     raise
                 error.add_note(f"and the version in flight failed: {failure}")
-
-
-class VersionInHand:
-    """One version that is being handed in; made by `Publisher.version`. A context manager."""
-
-    def __init__(
-        self, chains: list[Chain], transforms: list[Transform], step: int, *, full: bool
-    ) -> None:
-        self._chains = chains
-        self._transforms = transforms
-        self._step = step
-        self._full = full
-        self._works: list[Work] = []
-        self._launched: list[PublishReport] = []
-
-    @property
-    def report(self) -> PublishReport:
-        """What was done, for the model itself; once the `with` was left."""
-        return self.reports[0]
-
-    @property
-    def reports(self) -> list[PublishReport]:
-        """The same for the model and each of its variants."""
-        if not self._launched:
-            raise InvalidArgument("the report of a version is there once its `with` was left")
-        return self._launched
-
-    def add(self, name: str, value: Array | Shard) -> None:
-        """Hand a tensor in. Raises InvalidArgument, and what an upload that has failed raised."""
-        for work, transform in zip(self._works, self._transforms, strict=True):
-            for made, array in transform(name, value):
-                work.pending.add(made, array)
-
-    def __enter__(self) -> Self:
-        try:
-            for chain in self._chains:
-                self._works.append(chain.begin(self._step, full=self._full))
-        except BaseException as error:
-            self._give_up(error)
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is not None:
-            self._give_up(error)
-            return
-        try:
-            for chain, work in zip(self._chains, self._works, strict=True):
-                self._launched.append(chain.launch(work))
-        except BaseException as failure:
-            self._give_up(failure)
-            raise
-
-    def _give_up(self, error: BaseException) -> None:
-        """End what was opened and not launched."""
-        done = len(self._launched)
-        for chain, work in zip(self._chains[done:], self._works[done:], strict=False):
-            chain.give_up(work, error)
 
 
 def _as_it_is(name: str, value: Array | Shard) -> Iterable[tuple[str, Array | Shard]]:

@@ -226,6 +226,7 @@ class Subscriber:
         if loaded is None:
             raise AssertionError("a route from nothing begins with whole weights")
         self._hold(staged, loaded.slices)
+        self._renew(staged.version)
         arrays = dict(loaded.arrays)
         found = {**arrays, **{a: arrays[n] for a, n in shapes.aliases.items() if n in arrays}}
         staged.close()
@@ -280,14 +281,18 @@ class Subscriber:
                 outcome = together(
                     self._group,
                     lambda confirm: self._applier.run(
-                        staged, self._bind(staged, state), self._slices, confirm
+                        staged,
+                        self._bind(staged, state),
+                        self._slices,
+                        confirm,
+                        arrived=lambda slices: self._hold(staged, slices),
                     ),
                 )
             except StateLost:
                 self._held = 0
                 raise
             staged.seconds["apply"] = time.monotonic() - started
-            self._hold(staged, outcome.slices)
+            self._renew(staged.version)
             report = report_of(staged, outcome, self._spool.spilled_nbytes)
             tell_apply(operation, report)
         staged.close()
@@ -450,5 +455,7 @@ class Subscriber:
         self._manifest = staged.manifest
         self._holding = staged.holding
         self._slices = slices
+
+    def _renew(self, version: Version) -> None:
         if self._registration is not None:
-            self._registration.renew_quietly(staged.version)
+            self._registration.renew_quietly(version)
