@@ -61,11 +61,9 @@ class Given:
 def main() -> None:
     started = time.monotonic()
     with _given() as given:
-        places, loops, timings = [], [], []
         local = Place("local", str(given.directory / "root"), given.size, given.rounds, given.seed)
         s3 = Place("s3", given.url, given.size, given.rounds, given.seed)
-        alone, sizes = stages_alone(given.size, given.rounds, given.seed, [local, s3])
-        timings += alone
+        timings, sizes = stages_alone(given.size, given.rounds, given.seed, [local, s3])
         with local.actors():
             timings += local.follow(versions=10)
             timings += local.checkpoint()
@@ -75,14 +73,13 @@ def main() -> None:
             loops = s3.loops()
             timings += s3.checkpoint()
             timings += s3.beside_anchor()
-        places += [local, s3]
         with throttled(given.endpoint, LINK) as link, pointed_at(link):
             slow = Place("throttled", given.url + "-slow", given.size, given.rounds, given.seed)
             timings += stages_alone(given.size, given.rounds, given.seed, [slow])[0]
             with slow.actors():
                 timings += slow.follow(versions=given.rounds + 1)
         scaling = delta_scaling.measure(f"{given.url}/scaling", given.counts, given.seed)
-    ratios = _time_ratios(timings) | _size_ratios(sizes) | _memory_ratios([*places, slow])
+    ratios = _time_ratios(timings) | _size_ratios(sizes) | _memory_ratios([local, s3, slow])
     ratios["loop_vs_boto3"] = loops[0].loops_per_s / loops[1].loops_per_s
     ratios["requests_most_vs_fewest"] = _growth(scaling)
     report(

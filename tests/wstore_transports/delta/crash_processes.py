@@ -14,9 +14,7 @@ import os
 import random
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.wstore_transports.delta.crash_model import differences, part_of
@@ -36,8 +34,13 @@ from wstore_transports.errors import (
 from wstore_transports.versions import Retention, Root, collect
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from tests.wstore_transports.delta.models import Weights
     from wstore_transports.delta.reports import ApplyReport
+
+_log = logging.getLogger("wstore.crashes")
 
 FENCED, GAVE_UP, WRONG = 11, 12, 13
 """Exit codes: another trainer took over; a rank that needs to be started again with the others; a check that
@@ -108,7 +111,7 @@ def run(work: Callable[[Job], None], job: Job) -> None:
         work(job)
     except Fenced:
         os._exit(FENCED)
-    except BaseException:
+    except BaseException:  # noqa: BLE001
         traceback.print_exc(file=log)
         log.flush()
         os._exit(WRONG)
@@ -117,7 +120,7 @@ def run(work: Callable[[Job], None], job: Job) -> None:
 
 
 def _gives_up(job: Job, error: WStoreError) -> None:
-    logging.info("gives up: %s: %s", type(error).__name__, error)
+    _log.info("gives up: %s: %s", type(error).__name__, error)
     logging.shutdown()
     os._exit(GAVE_UP)
 
@@ -180,11 +183,11 @@ class Trainer:
             except Fenced:
                 raise
             except AttemptAborted as error:
-                logging.info("again: %s", error)
+                _log.info("again: %s", error)
             except WStoreError as error:
                 if mine.ranks > 1 or not _may_pass(error):
                     _gives_up(job, error)
-                logging.info("again: %s", error)
+                _log.info("again: %s", error)
                 time.sleep(0.05)
             else:
                 return step + 1
@@ -243,11 +246,11 @@ class Engine:
             except RunEnded:
                 break
             except (PublisherLost, TimeoutError, VersionGone) as error:
-                logging.info("keeps what it has: %s", error)
+                _log.info("keeps what it has: %s", error)
             except WStoreError as error:
                 if not _may_pass(error):
                     raise
-                logging.info("keeps what it has: %s", error)
+                _log.info("keeps what it has: %s", error)
                 time.sleep(0.05)
             else:
                 assert report.version > before, "a version that is older than the one held"
@@ -275,11 +278,11 @@ class Engine:
                 state = engine.load()
                 step = engine.version(engine.held).step
             except (NoRoot, NoVersion, VersionGone, TimeoutError) as error:
-                logging.info("not yet: %s", error)
+                _log.info("not yet: %s", error)
             except WStoreError as error:
                 if not _may_pass(error):
                     raise
-                logging.info("not yet: %s", error)
+                _log.info("not yet: %s", error)
                 time.sleep(0.05)
             else:
                 wrong = differences(state, step)
@@ -304,5 +307,5 @@ class Collector:
             except WStoreError as error:
                 if not _may_pass(error):
                     raise
-                logging.info("later: %s", error)
+                _log.info("later: %s", error)
             time.sleep(chance.uniform(0.0, 0.2))

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from tests.wstore_transports.delta.crash_processes import Job
 
+_log = logging.getLogger("wstore.crashes")
+
 
 class Interrupter:
     """Raises KeyboardInterrupt at a random moment of a block that takes about so many seconds."""
@@ -141,7 +143,7 @@ def _insist(call: Callable[[], object]) -> None:
     try:
         call()
     except WStoreError as error:
-        logging.info("of the version before: %s", error)
+        _log.info("of the version before: %s", error)
         call()
 
 

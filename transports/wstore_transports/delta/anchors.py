@@ -74,16 +74,16 @@ class AnchorJob:
         self._traffic = traffic
         self._timeout_s = timeout_s
         self._cancel = threading.Event()
+        self._ended = threading.Event()
         self._contents = Contents(baseline)
         self._replicas = dict(baseline.replica_blocks)
         self.committed: Anchor | None = None
-        self._thread = threading.Thread(target=self._run, name="wstore-anchor", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._run, name="wstore-anchor", daemon=True).start()
 
     @property
     def running(self) -> bool:
         """Whether it has not ended."""
-        return self._thread.is_alive()
+        return not self._ended.is_set()
 
     def before_change(self, indices: Iterable[int]) -> None:
         """These units of the baseline are about to change. A failure gives the anchor up, not the delta."""
@@ -96,13 +96,13 @@ class AnchorJob:
             self.cancel()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for the end."""
-        self._thread.join(timeout)
+        """Wait for the end. (By an event: `Flight.join` says why.)"""
+        self._ended.wait(timeout)
 
     def cancel(self) -> None:
         """Give it up. Returns once nothing reads the baseline any more."""
         self._cancel.set()
-        self._thread.join()
+        self._ended.wait()
 
     def _write(self, sink: PartSink) -> None:
         if isinstance(self._snapshot, PieceSnapshot):
@@ -127,6 +127,12 @@ class AnchorJob:
         return self._anchoring.version.number
 
     def _run(self) -> None:
+        try:
+            self._work()
+        finally:
+            self._ended.set()
+
+    def _work(self) -> None:
         started = time.monotonic()
         sink = PartSink(
             Destination(self._anchoring.path, self._anchoring.object_name, f"r{self._rank:05d}.a"),

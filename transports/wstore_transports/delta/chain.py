@@ -300,7 +300,13 @@ class Chain:
             threads=settings.threads,
             where=settings.where,
             may_be_empty=self.session.ranks > 1,
+            make_room=self._make_room,
         )
+
+    def _make_room(self) -> None:
+        """Two baselines at a time would take the memory of two models."""
+        self._anchors.close()
+        self._baseline = None
 
     def _report(self, work: Work, prepared: Prepared) -> PublishReport:
         baseline, opened = prepared.baseline, work.attempt.opened

@@ -57,6 +57,7 @@ class Flight:
         self._timeout_s = timeout_s
         self._cancel = threading.Event()
         self._seconds: dict[str, float] = {}
+        self._ended = threading.Event()
         self._taken = threading.Lock()  # by what comes first: the take-off, or `drop`
         self._thread = threading.Thread(target=self._run, name="wstore-publish", daemon=True)
         self.version: Version | None = None
@@ -71,9 +72,11 @@ class Flight:
         return self._taken.acquire(blocking=False)
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait for the end. Whether it has come."""
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
+        """Wait for the end. Whether it has come.
+
+        (A thread whose `join` is interrupted counts as ended in Python before 3.13, and goes on.)
+        """
+        return self._ended.wait(timeout)
 
     def cancel(self) -> None:
         """End early: what is not committed yet is given up."""
@@ -118,6 +121,7 @@ class Flight:
             self.error = error
         finally:
             self._finished()
+            self._ended.set()
 
     def _write(self) -> None:
         started = time.monotonic()

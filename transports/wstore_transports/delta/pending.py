@@ -153,7 +153,11 @@ class PendingDelta:
 
 
 class PendingFull:
-    """Whole weights: copied first, encoded after they were handed in."""
+    """Whole weights: copied first, encoded after they were handed in.
+
+    Args:
+        make_room: called before they are copied; gives up the baseline before.
+    """
 
     def __init__(
         self,
@@ -163,12 +167,14 @@ class PendingFull:
         threads: int,
         where: Where,
         may_be_empty: bool,
+        make_room: Callable[[], None],
     ) -> None:
         self._sink = sink
         self._codec = codec
         self._threads = threads
         self._where: Where = where
         self._may_be_empty = may_be_empty
+        self._make_room = make_room
         self._collector = Collector()
         self._results: list[tuple[Proof, tuple[str, ...]]] = []
 
@@ -179,6 +185,7 @@ class PendingFull:
         inventory = self._collector.inventory()
         if not inventory.pieces and not self._may_be_empty:
             raise InvalidArgument("there are no tensors to publish")
+        self._make_room()
         baseline = Baseline(inventory, where=self._where, threads=self._threads)
         contents = Contents(baseline)
         elements = sum(piece.box.size for piece in inventory.pieces)

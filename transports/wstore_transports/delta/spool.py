@@ -20,9 +20,17 @@ MEMORY_BYTES = 256 << 20
 
 
 class Kept(Protocol):
-    """Bytes that a spool keeps, until `drop`."""
+    """Bytes that a spool keeps, until `drop`.
+
+    Attributes:
+        nbytes: how many.
+        spilled: whether they are in the file.
+    """
 
     nbytes: int
+
+    @property
+    def spilled(self) -> bool: ...
 
     def data(self) -> memoryview:
         """All of them; of a file, read into fresh memory. Raises IntegrityError when that fails."""
@@ -122,6 +130,10 @@ class _InMemory:
     nbytes: int
     _data: memoryview | None
 
+    @property
+    def spilled(self) -> bool:
+        return False
+
     def data(self) -> memoryview:
         if self._data is None:
             raise AssertionError("used after it was dropped")
@@ -140,6 +152,10 @@ class _InFile:
     _file: int
     _at: int
     _dropped: bool = False
+
+    @property
+    def spilled(self) -> bool:
+        return True
 
     def data(self) -> memoryview:
         whole = np.empty(self.nbytes, np.uint8).data

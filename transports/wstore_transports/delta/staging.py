@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from wstore_transports.delta.origin import Origin
     from wstore_transports.delta.route import Route, Whole
     from wstore_transports.delta.shared_cache import SharedCache
-    from wstore_transports.delta.spool import Kept, Spool
+    from wstore_transports.delta.spool import Spool
     from wstore_transports.delta.wanted import Holding, WantedFrame
     from wstore_transports.versions import Version
     from wstore_transports.versions.copies import Copies
@@ -85,7 +85,7 @@ class Staged:
     holding: Holding
     loaded: Loaded | None
     fetched_nbytes: int
-    _kept: list[list[Kept]]
+    _kept: list[list[_KeptFrame]]
     checked: set[Unit] = field(default_factory=set)
     slices: dict[Unit, SliceProof] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
@@ -110,11 +110,26 @@ class Staged:
         self.loaded = None
 
 
-def _segments(versions: list[list[Kept]]) -> list[list[Frame]]:
-    return segments([Frame.parse(kept.data()) for kept in version] for version in versions)
+class _KeptFrame:
+    """A frame in the spool. In memory it stays parsed: that is dear for a group."""
+
+    def __init__(self, spool: Spool, data: memoryview, frame: Frame) -> None:
+        self._kept = spool.keep(data)
+        self._frame = None if self._kept.spilled else frame
+
+    def frame(self) -> Frame:
+        return self._frame or Frame.parse(self._kept.data())
+
+    def drop(self) -> None:
+        self._frame = None
+        self._kept.drop()
 
 
-def _drop(versions: list[list[Kept]]) -> None:
+def _segments(versions: list[list[_KeptFrame]]) -> list[list[Frame]]:
+    return segments([kept.frame() for kept in version] for version in versions)
+
+
+def _drop(versions: list[list[_KeptFrame]]) -> None:
     for version in versions:
         for kept in version:
             kept.drop()
@@ -166,7 +181,7 @@ class Stager:
                 if whole is None
                 else pool.submit(self._load, whole, holding, framework, cancel)
             )
-            kept: list[list[Kept]] = []
+            kept: list[list[_KeptFrame]] = []
             try:
                 before = known if whole is None else None
                 manifest, fetched = self._fetch_deltas(route, holding, before, kept, ahead, cancel)
@@ -189,7 +204,7 @@ class Stager:
         holding: Holding,
         loaded: tuple[Manifest, dict[str, Array]],
         manifest: Manifest | None,
-        kept: list[list[Kept]],
+        kept: list[list[_KeptFrame]],
     ) -> Staged:
         """Whole weights, brought to the target by the deltas."""
         first, arrays = loaded
@@ -227,7 +242,7 @@ class Stager:
         route: Route,
         holding: Holding,
         before: Manifest | None,
-        kept: list[list[Kept]],
+        kept: list[list[_KeptFrame]],
         ahead: Ahead | None,
         cancel: threading.Event | None,
     ) -> tuple[Manifest | None, int]:
@@ -239,7 +254,7 @@ class Stager:
                 _check_follows(version, before, manifest)
             before = manifest
             jobs += _jobs(version, manifest, holding)
-        results: list[list[Kept]] = [[] for _ in jobs]
+        results: list[list[_KeptFrame]] = [[] for _ in jobs]
 
         def run(index: int) -> None:
             results[index] = self._read(jobs[index], ahead, cancel)
@@ -252,17 +267,20 @@ class Stager:
                 kept.append([one for result in found for one in result])
         return (manifests[-1] if manifests else None), sum(job.nbytes for job in jobs)
 
-    def _read(self, job: _Job, ahead: Ahead | None, cancel: threading.Event | None) -> list[Kept]:
+    def _read(
+        self, job: _Job, ahead: Ahead | None, cancel: threading.Event | None
+    ) -> list[_KeptFrame]:
         ref = job.manifest.objects[job.frames[0].object]
         found = {} if ahead is None else _read_ahead(job, ref.name, ahead)
         missing = [frame for frame in job.frames if frame.offset not in found]
 
-        def use(path: StoragePath) -> list[memoryview]:
+        def use(path: StoragePath) -> list[tuple[memoryview, Frame]]:
             ranges = [(frame.offset, frame.nbytes) for frame in missing]
             replies = path.read_ranges(ranges, cancel=cancel)
-            for frame, data in zip(missing, replies, strict=True):
-                check_frame(frame, data, job.manifest, path.url)
-            return replies
+            return [
+                (data, check_frame(frame, data, job.manifest, path.url))
+                for frame, data in zip(missing, replies, strict=True)
+            ]
 
         if missing:
             try:
@@ -270,7 +288,7 @@ class Stager:
             except NotFound as error:
                 raise self._origin.explained(job.version, error) from error
             found.update(zip((frame.offset for frame in missing), replies, strict=True))
-        return [self._spool.keep(found[frame.offset]) for frame in job.frames]
+        return [_KeptFrame(self._spool, *found[frame.offset]) for frame in job.frames]
 
     def _copies(self, version: Version, ref: ObjectRef) -> Copies:
         copies = self._origin.copies(version, ref.name)
@@ -279,19 +297,19 @@ class Stager:
         return CachedCopies(self._cache, version.place.root_id, ref, copies)
 
 
-def _read_ahead(job: _Job, name: str, ahead: Ahead) -> dict[int, memoryview]:
+def _read_ahead(job: _Job, name: str, ahead: Ahead) -> dict[int, tuple[memoryview, Frame]]:
     """The frames of a job that were read already, by offset; what is not sound is read again."""
-    found: dict[int, memoryview] = {}
+    found: dict[int, tuple[memoryview, Frame]] = {}
     for frame in job.frames:
         data = ahead.frame(name, frame.offset, frame.nbytes)
         if data is None:
             continue
         try:
-            check_frame(frame, data, job.manifest, job.version.object(name).url)
+            checked = check_frame(frame, data, job.manifest, job.version.object(name).url)
         except IntegrityError as error:
             _log.debug("what was read ahead is not used: %s", error)
         else:
-            found[frame.offset] = data
+            found[frame.offset] = data, checked
     return found
 
 
@@ -323,8 +341,8 @@ def _check_follows(version: Version, before: Manifest, manifest: Manifest) -> No
         raise
 
 
-def check_frame(wanted: WantedFrame, data: memoryview, manifest: Manifest, url: str) -> None:
-    """Raises IntegrityError unless these bytes are the frame that a manifest names."""
+def check_frame(wanted: WantedFrame, data: memoryview, manifest: Manifest, url: str) -> Frame:
+    """The frame that these bytes are. Raises IntegrityError unless it is the one that a manifest names."""
     if len(data) != wanted.nbytes or xxhash.xxh3_128_hexdigest(data) != wanted.hash:
         raise IntegrityError(
             f"tensor {wanted.blocks[0][0]!r}: bytes {wanted.offset} to {wanted.offset + wanted.nbytes} "
@@ -332,10 +350,12 @@ def check_frame(wanted: WantedFrame, data: memoryview, manifest: Manifest, url: 
             url=url,
         )
     try:
-        wanted.check(Frame.parse(data), manifest)
+        frame = Frame.parse(data)
+        wanted.check(frame, manifest)
     except IntegrityError as error:
         error.url = url
         raise
+    return frame
 
 
 def missing_slices(
