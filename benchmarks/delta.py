@@ -24,7 +24,7 @@ from rich.table import Table
 
 from benchmarks import delta_scaling
 from benchmarks.delta_model import QUICK, WHOLE
-from benchmarks.delta_place import BUDGETS, Place, Timing, stages_alone
+from benchmarks.delta_place import BUDGETS, Place, Timing, sizes_of, stages_alone
 from benchmarks.racing import note
 from benchmarks.reporting import STORE_PACKAGES, race_table, report
 from benchmarks.throttle import throttled
@@ -63,7 +63,8 @@ def main() -> None:
     with _given() as given:
         local = Place("local", str(given.directory / "root"), given.size, given.rounds, given.seed)
         s3 = Place("s3", given.url, given.size, given.rounds, given.seed)
-        timings, sizes = stages_alone(given.size, given.rounds, given.seed, [local, s3])
+        sizes = sizes_of(given.size, given.seed)
+        timings = stages_alone(given.size, given.rounds, given.seed, [local, s3])
         with local.actors():
             timings += local.follow(versions=10)
             timings += local.checkpoint()
@@ -75,7 +76,7 @@ def main() -> None:
             timings += s3.beside_anchor()
         with throttled(given.endpoint, LINK) as link, pointed_at(link):
             slow = Place("throttled", given.url + "-slow", given.size, given.rounds, given.seed)
-            timings += stages_alone(given.size, given.rounds, given.seed, [slow])[0]
+            timings += stages_alone(given.size, given.rounds, given.seed, [slow])
             with slow.actors():
                 timings += slow.follow(versions=given.rounds + 1)
         scaling = delta_scaling.measure(f"{given.url}/scaling", given.counts, given.seed)

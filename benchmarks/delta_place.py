@@ -184,10 +184,15 @@ def timing(place: str, what: str, seconds: Sequence[float], nbytes: int = 0) -> 
     return Timing(place, what, len(seconds), middle, min(seconds), max(seconds), nbytes)
 
 
-def stages_alone(
-    size: Size, rounds: int, seed: int, places: Sequence[Place]
-) -> tuple[list[Timing], list[Sizes]]:
-    """The trainer's stages and the wait for a commit with nothing else running, and sizes of steps."""
+def sizes_of(size: Size, seed: int) -> list[Sizes]:
+    """Bytes of a step of the model, and of one of a real AdamW run."""
+    note("sizes")
+    with Actor(Stages, size, seed) as stages:
+        return [stages.do(Stages.sizes), stages.do(Stages.real_sizes)]
+
+
+def stages_alone(size: Size, rounds: int, seed: int, places: Sequence[Place]) -> list[Timing]:
+    """The trainer's stages and the wait for a commit, with nothing else running."""
     found = []
     with Actor(Stages, size, seed) as stages:
         note("encode and upload alone")
@@ -196,13 +201,11 @@ def stages_alone(
             upload = [stages.do(Stages.upload, f"{place.url}/alone{n}") for n in range(rounds)]
             found.append(timing(place.name, "encode alone", encode))
             found.append(timing(place.name, "upload alone", upload))
-        note("sizes")
-        sizes = [stages.do(Stages.sizes), stages.do(Stages.real_sizes)]
     with Actor(Trainer, NOTHING, seed) as trainer, Actor(Engine) as engine:
         for place in places:
             note(f"{place.name}: commit alone")
             found.append(_commit_alone(place, trainer, engine, rounds))
-    return found, sizes
+    return found
 
 
 def _commit_alone(

@@ -324,7 +324,9 @@ def _patch(frame: Frame, job: _Work, keeper: Keeper | None) -> None:
     header = frame.header
     codec = registry.sparse_codec(header.codec)
     old = job.target.load() if codec.needs_whole_base else None
-    changes = codec.changes(frame.body(), old, header.size, header.dtype)
+    changes = frame.listed
+    if changes is None:
+        changes = codec.changes(frame.body(), old, header.size, header.dtype)
     kept = None
     if keeper is not None and codec.needs_whole_base:
         kept = keeper.keep([changes.gaps, changes.values])
@@ -369,6 +371,8 @@ def _take_back(job: _Work) -> None:
 def _changes_again(frame: Frame, kept: Kept | None) -> Changes:
     header = frame.header
     codec = registry.sparse_codec(header.codec)
+    if kept is None and frame.listed is not None:
+        return frame.listed
     if kept is None:
         return codec.changes(frame.body(), None, header.size, header.dtype)
     gaps, values = kept.arrays()

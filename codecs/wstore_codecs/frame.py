@@ -7,7 +7,7 @@ base. What was decoded is proven by the result's hash before it is handed out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
@@ -16,6 +16,7 @@ import xxhash
 from wstore.errors import IntegrityError, InvalidArgument
 from wstore_codecs import base as registry
 from wstore_codecs import frame_header, tensors
+from wstore_codecs.base import SparseCodec
 from wstore_codecs.block import MAX_BLOCK_ELEMENTS, Block
 from wstore_codecs.changes import patch_digest
 from wstore_codecs.cutting import Member, Unit
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from wstore_codecs.base import Codec, Encoded
+    from wstore_codecs.changes import Changes
     from wstore_codecs.tensors import A, Array, Bits, HostArray
 
 RAW = "raw"
@@ -42,10 +44,12 @@ class Frame:
     Attributes:
         header: what it says of itself.
         pieces: its bytes in order, the header first.
+        listed: what the body lists, where somebody has decoded it already (`decoded`).
     """
 
     header: FrameHeader
     pieces: tuple[Buffer, ...]
+    listed: Changes | None = field(default=None, repr=False, compare=False)
 
     @property
     def nbytes(self) -> int:
@@ -80,6 +84,21 @@ class Frame:
         if xxhash.xxh3_128_digest(body) != header.body_hash:
             raise IntegrityError(f"{header.label()}: the frame's body is damaged, its hash differs")
         return cls(header, (view[:size], body))
+
+    def decoded(self, most: int) -> Frame:
+        """The same with what it lists, so that an apply is the shorter; itself where that cannot be listed
+        without the block, or takes more than `most` bytes.
+
+        Raises:
+            IntegrityError: the body is damaged.
+        """
+        codec = registry.codec(self.header.codec)
+        if not isinstance(codec, SparseCodec) or codec.needs_whole_base or not self.header.size:
+            return self
+        size, dtype = self.header.size, self.header.dtype
+        if codec.count(self.body(), size) * (4 + dtype.itemsize) > most:
+            return self
+        return replace(self, listed=codec.changes(self.body(), None, size, dtype))
 
     def body(self) -> memoryview:
         """The body in one piece; joined when it is in several."""

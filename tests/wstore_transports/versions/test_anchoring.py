@@ -14,7 +14,7 @@ from wstore.path import StoragePath
 from wstore.stores.wrap.faults import Fault, Faults, lose_answer
 from wstore_codecs.digest import digest_block
 from wstore_transports.delta.route import find_route
-from wstore_transports.errors import AttemptAborted, Fenced, RootError, VersionGone
+from wstore_transports.errors import AttemptAborted, Fenced, NoVersion, VersionGone
 from wstore_transports.versions import (
     Block,
     ObjectRef,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from wstore.stores.memory import MemoryStore
     from wstore_transports.versions import Attempt
+    from wstore_transports.versions.documents import Kind
 
 COLUMNS = 4
 
@@ -75,7 +76,7 @@ class Trainer:
 
     def publish(self, value: int, base: int = 0) -> tuple[list[Attempt], Version]:
         """A version; a delta to `base` in name: what it holds is whole all the same."""
-        kind = "delta" if base else "full"
+        kind: Kind = "delta" if base else "full"
         attempts = [s.open_attempt(value, kind=kind, base=base, timeout=9) for s in self.sessions]
         for attempt in attempts:
             write(attempt, value, write_to=attempt, tail="p0001")
@@ -145,10 +146,12 @@ def test_several_ranks_make_an_anchor(store: MemoryStore, root: Root) -> None:
     assert whole_values(root, root.version(version.number)) == [2, 2, 2]
     # It is no version: neither the newest, nor one of its own number.
     assert root.latest().number == version.number
-    with pytest.raises(RootError, match="not a version"):
+    with pytest.raises(NoVersion):
         root.version(record.number)
     # The next attempt is not disturbed by the record that came between.
     assert trainer.publish(3, base=version.number)[1].base == version.number
+    with pytest.raises(NoVersion, match="not a version"):
+        root.version(record.number)
     trainer.close()
 
 

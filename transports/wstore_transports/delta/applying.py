@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from wstore_transports.delta.staging import Loaded, Staged
 
     Slices = Mapping[Unit, SliceProof]
+
+
+DECODED_BYTES = 256 << 20
+"""Bytes of changes that are decoded before an apply, so that it is shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,13 @@ class Applier:
         staged.checked = check_bases(
             segments[0], memory, slices=staged.slices, threads=self.threads
         )
+        self._decode(segments[0])
+
+    def _decode(self, frames: list[Frame]) -> None:
+        """Decode ahead what the memory budget takes, in place of the frames."""
+        most = DECODED_BYTES // max(1, len(frames))
+        with ThreadPoolExecutor(self.threads, "wstore-decode") as pool:
+            frames[:] = pool.map(lambda frame: frame.decoded(most), frames)
 
     def run(
         self,

@@ -15,7 +15,7 @@ from wstore_codecs.bulk import member_views, plan_state
 from wstore_codecs.targets import Held
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
 
     from wstore_codecs.bulk import Cuts
     from wstore_codecs.cutting import Unit
@@ -133,13 +133,15 @@ class Baseline:
         """Note what the content of a unit is."""
         self.proofs[index], self.digests[index] = proof, digests
 
-    def advance(self, frames: Iterable[Frame], *, threads: int) -> None:
-        """Apply the frames of a version, all or nothing.
+    def advance(self, frames: Sequence[Frame], *, threads: int) -> None:
+        """Apply the frames of a version, all or nothing. That they fit was read when they were made; that
+        the result is what was published is proven.
 
         Raises:
             IntegrityError: the memory is not what it was when the frames were made.
         """
-        apply(frames, self._state, threads=threads)
+        units = {frame.header.unit for frame in frames}
+        apply(frames, self._state, threads=threads, checked=units)
 
 
 def _copied(piece: Piece, where: Where) -> Piece:
