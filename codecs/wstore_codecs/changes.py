@@ -128,6 +128,11 @@ class Changes:
         """How many elements change."""
         return self.gaps.size
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that they take."""
+        return self.gaps.nbytes + self.values.nbytes
+
     def positions(self) -> UInt32s:
         """Where the changed elements are in the block, ascending."""
         where = np.cumsum(self.gaps, dtype=np.uint32)

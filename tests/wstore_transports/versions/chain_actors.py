@@ -14,7 +14,6 @@ import numpy as np
 
 from wstore_codecs.digest import digest_block
 from wstore_transports.versions import Block, ObjectRef, Tensor
-from wstore_transports.versions.anchoring import Anchoring
 from wstore_transports.versions.sealing import hash_of
 
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
         Root,
         Version,
     )
+    from wstore_transports.versions.anchoring import Anchoring
 
 SIZE = 3
 

@@ -111,9 +111,10 @@ class ChainMachine(RuleBasedStateMachine):
         trouble=TROUBLES,
     )
     def publish(self, which: int, at: int, value: int, full: bool, trouble: Trouble) -> None:
-        """One step: the model, and its variant, which is its negative. What an anchor that was asked for
-        before still lacks is only the record."""
+        """One step: the model, and its variant, which is its negative."""
         trainer = self.trainers[which]
+        if not trainer.chains:
+            return
         with self.troubled(trainer, trouble):
             for sign, chain in zip((1, -1), trainer.chains, strict=True):
                 self._publish(chain, at, sign * value, full)

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wstore.errors import IntegrityError, NoSpace, NotFound, WStoreError
+from wstore.errors import IntegrityError, NotFound, WStoreError
+from wstore_codecs.frame import Frame
 from wstore_codecs.part import TAIL, index_range, parse_index
 from wstore_transports.versions import layout
 from wstore_transports.versions.documents import ObjectRef, Open
 from wstore_transports.versions.sealing import read_document
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
     from wstore.path import StoragePath
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from wstore_transports.delta.spool import Kept, Spool
     from wstore_transports.delta.wanted import Holding
     from wstore_transports.versions.place import Place
+
+    Prepare = Callable[[Sequence[Frame]], Sequence[Frame]]
 
 _log = logging.getLogger("wstore.delta")
 
@@ -47,6 +51,7 @@ class Ahead:
         directory: of the attempt, relative to the root.
         holding: what the reader holds; other frames are not read.
         cache: through which this host's engines read; None: each for itself.
+        prepare: makes the frames ready to be applied, as far as that can be done before the commit.
     """
 
     def __init__(
@@ -55,13 +60,17 @@ class Ahead:
         directory: str,
         holding: Holding,
         spool: Spool,
+        *,
         cache: SharedCache | None,
+        prepare: Prepare,
     ) -> None:
         self.directory = directory
         self._place = place
         self._holding = holding
         self._spool = spool
         self._cache = cache
+        self._prepare = prepare
+        self._ready: dict[tuple[str, int], Frame] = {}
         self._pool = ThreadPoolExecutor(_AT_ONCE, "wstore-ahead")
         self._reads: dict[str, Future[None]] = {}
         self._lock = threading.Lock()
@@ -84,20 +93,19 @@ class Ahead:
             elif is_part(path.name) and path.name not in self._reads:
                 self._reads[path.name] = self._pool.submit(self._read, path)
 
-    def frame(self, name: str, offset: int, nbytes: int) -> memoryview | None:
-        """Bytes of an object (its name relative to the root) that were read ahead. Waits for a read of that
-        object that is under way."""
+    def frame(self, name: str, offset: int, nbytes: int) -> tuple[memoryview | None, Frame | None]:
+        """Bytes of an object (its name relative to the root) that were read ahead, and the frame that they
+        are where it is ready. Waits for a read of that object that is under way."""
         prefix = self.directory + "/"
-        if not name.startswith(prefix):
-            return None
-        read = self._reads.get(name.removeprefix(prefix))
+        read = self._reads.get(name.removeprefix(prefix)) if name.startswith(prefix) else None
         if read is None:
-            return None
+            return None, None
         read.result()
         for start, kept in self._found.get(name, ()):
             if start <= offset and offset + nbytes <= start + kept.nbytes:
-                return kept.data()[offset - start : offset - start + nbytes]
-        return None
+                data = kept.data()[offset - start : offset - start + nbytes]
+                return data, self._ready.get((name, offset))
+        return None, None
 
     def close(self) -> None:
         """Drop all. Views that were handed out stay good. Idempotent."""
@@ -108,6 +116,7 @@ class Ahead:
                 for _, kept in pieces:
                     kept.drop()
             self._found.clear()
+            self._ready.clear()
 
     def _read(self, path: StoragePath) -> None:
         name = f"{self.directory}/{path.name}"
@@ -116,13 +125,34 @@ class Ahead:
             if size > MAX_PART_BYTES:
                 return
             if self._cache is not None:
-                self._keep(name, 0, self._read_cached(self._cache, path, name, size))
+                self._take_part(name, self._read_cached(self._cache, path, name, size))
             elif not self._holding:
-                self._keep(name, 0, path.read_range(0, size, cancel=self._closed))
+                data = path.read_range(0, size, cancel=self._closed)
+                self._take_part(name, memoryview(data))
             else:
                 self._read_some(path, name, size)
-        except (WStoreError, NoSpace) as error:
+        except WStoreError as error:
             _log.debug("not read ahead, but after the commit: %s", error)
+
+    def _take_part(self, name: str, data: memoryview) -> None:
+        """A whole part."""
+        self._keep(name, 0, data)
+        first, stop = index_range(data[-TAIL:], len(data))
+        rows = [row for row in parse_index(data[first:stop], data[-TAIL:]) if self._wants(row)]
+        self._make_ready(name, [(row, data[row.offset : row.offset + row.nbytes]) for row in rows])
+
+    def _make_ready(self, name: str, found: Sequence[tuple[Row, memoryview]]) -> None:
+        """Parse and prepare frames. They are proven to be the manifest's after the commit."""
+        frames = []
+        for row, data in found:
+            frame = Frame.parse(data)
+            row.check(frame)
+            frames.append(frame)
+        ready = self._prepare(frames)
+        with self._lock:
+            if not self._closed.is_set():
+                offsets = (row.offset for row, _ in found)
+                self._ready.update(zip(((name, at) for at in offsets), ready, strict=True))
 
     def _read_cached(
         self, cache: SharedCache, path: StoragePath, name: str, size: int
@@ -150,8 +180,11 @@ class Ahead:
         )
         wanted = [row for row in parse_index(index, end[-TAIL:]) if self._wants(row)]
         ranges = [(row.offset, row.nbytes) for row in wanted]
-        for row, data in zip(wanted, path.read_ranges(ranges, cancel=self._closed), strict=True):
+        replies = path.read_ranges(ranges, cancel=self._closed)
+        found = list(zip(wanted, replies, strict=True))
+        for row, data in found:
             self._keep(name, row.offset, data)
+        self._make_ready(name, found)
 
     def _wants(self, row: Row) -> bool:
         if row.member is None:

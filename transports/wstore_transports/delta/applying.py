@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wstore_codecs.apply import apply, check_bases
+from wstore_codecs.apply import apply
 from wstore_codecs.shielding import shielded
 from wstore_codecs.targets import Held
 from wstore_codecs.tensors import copied
@@ -24,13 +23,10 @@ if TYPE_CHECKING:
     from wstore_codecs.slices import SliceProof
     from wstore_codecs.tensors import Array
     from wstore_transports.delta.binding import Bound
+    from wstore_transports.delta.rehearsal import Rehearsal
     from wstore_transports.delta.staging import Loaded, Staged
 
     Slices = Mapping[Unit, SliceProof]
-
-
-DECODED_BYTES = 256 << 20
-"""Bytes of changes that are decoded before an apply, so that it is shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,24 +72,14 @@ class Applier:
     threads: int
     journal: Journal
 
-    def check(self, staged: Staged, bound: Bound, slices: Slices) -> None:
+    def check(self, staged: Staged, rehearsal: Rehearsal) -> None:
         """Check already what `run` would check first; the memory must not change until then. Raises as
         `run`."""
         segments = staged.segments()
         if len(segments) != 1:
             return  # of later segments the bases are not there yet
-        memory = bound.state()
-        staged.slices = missing_slices(segments[0], memory, slices)
-        staged.checked = check_bases(
-            segments[0], memory, slices=staged.slices, threads=self.threads
-        )
-        self._decode(segments[0])
-
-    def _decode(self, frames: list[Frame]) -> None:
-        """Decode ahead what the memory budget takes, in place of the frames."""
-        most = DECODED_BYTES // max(1, len(frames))
-        with ThreadPoolExecutor(self.threads, "wstore-decode") as pool:
-            frames[:] = pool.map(lambda frame: frame.decoded(most), frames)
+        segments[0][:] = rehearsal.prepare(segments[0], threads=self.threads)
+        staged.checked = rehearsal.checked(segments[0])
 
     def run(
         self,
@@ -124,7 +110,7 @@ class Applier:
         if len(segments) > 1:
             return self._over_copies(segments, bound, slices, confirm, arrived)
         memory = bound.state()
-        proofs = missing_slices(segments[0], memory, staged.slices or slices)
+        proofs = missing_slices(segments[0], memory, slices)
         applied = apply(
             segments[0],
             memory,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import threading
 
     from wstore_transports.checkpoint.targets import Framework
-    from wstore_transports.delta.ahead import Ahead
+    from wstore_transports.delta.ahead import Ahead, Prepare
     from wstore_transports.delta.origin import Origin, Protection
     from wstore_transports.delta.shared_cache import SharedCache
     from wstore_transports.delta.spool import Spool
@@ -74,18 +74,32 @@ class Arrivals:
         self,
         held: int,
         holding: Holding,
+        prepare: Prepare,
         timeout: float,
         cancel: threading.Event | None,
     ) -> tuple[Version, Ahead | None]:
         """The next version, read ahead where one root is followed from a version that is held.
 
-        Raises as `wait`.
+        Args:
+            prepare: makes frames that were read ahead ready to be applied.
+
+        Raises:
+            As `wait`.
         """
         root = self._origin.single
         if root is None or not held:
             return self.wait(held, timeout, cancel), None
         patience = Patience(timeout, cancel, self._dead_after_s, self._pace)
-        return Follower(root, held, holding, self._spool, self._cache, patience).wait()
+        follower = Follower(
+            root,
+            held,
+            holding,
+            self._spool,
+            cache=self._cache,
+            prepare=prepare,
+            patience=patience,
+        )
+        return follower.wait()
 
     def stage(
         self,

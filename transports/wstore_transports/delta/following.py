@@ -15,6 +15,7 @@ from wstore_transports.versions.watching import Watcher
 if TYPE_CHECKING:
     import threading
 
+    from wstore_transports.delta.ahead import Prepare
     from wstore_transports.delta.prober import Prober
     from wstore_transports.delta.shared_cache import SharedCache
     from wstore_transports.delta.spool import Spool
@@ -62,7 +63,9 @@ class Follower:
         held: int,
         holding: Holding,
         spool: Spool,
+        *,
         cache: SharedCache | None,
+        prepare: Prepare,
         patience: Patience,
     ) -> None:
         self._root = root
@@ -70,6 +73,7 @@ class Follower:
         self._holding = holding
         self._spool = spool
         self._cache = cache
+        self._prepare = prepare
         self._prober: Prober | None = None
         self._patience = patience
         self._ahead: Ahead | None = None
@@ -143,7 +147,12 @@ class Follower:
         under_way = opened.wanted > self._root.log.known.standing.finished
         if under_way and opened.kind == "delta" and opened.base == self._held:
             self._ahead = Ahead(
-                self._root.place, directory, self._holding, self._spool, self._cache
+                self._root.place,
+                directory,
+                self._holding,
+                self._spool,
+                cache=self._cache,
+                prepare=self._prepare,
             )
 
     def _drop(self) -> None:

@@ -76,7 +76,6 @@ class Staged:
         loaded: whole weights, where the route begins with them; they are at the version already.
         fetched_nbytes: bytes that were read.
         checked: units that were found to be what their frames apply to.
-        slices: proofs of the units that are held in part; None where nobody looked yet.
         seconds: by stage.
     """
 
@@ -87,7 +86,6 @@ class Staged:
     fetched_nbytes: int
     _kept: list[list[_KeptFrame]]
     checked: set[Unit] = field(default_factory=set)
-    slices: dict[Unit, SliceProof] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     _segments: list[list[Frame]] | None = None
 
@@ -300,16 +298,15 @@ class Stager:
 def _read_ahead(job: _Job, name: str, ahead: Ahead) -> dict[int, tuple[memoryview, Frame]]:
     """The frames of a job that were read already, by offset; what is not sound is read again."""
     found: dict[int, tuple[memoryview, Frame]] = {}
-    for frame in job.frames:
-        data = ahead.frame(name, frame.offset, frame.nbytes)
+    url = job.version.object(name).url
+    for wanted in job.frames:
+        data, ready = ahead.frame(name, wanted.offset, wanted.nbytes)
         if data is None:
             continue
         try:
-            checked = check_frame(frame, data, job.manifest, job.version.object(name).url)
+            found[wanted.offset] = data, check_frame(wanted, data, job.manifest, url, ready)
         except IntegrityError as error:
             _log.debug("what was read ahead is not used: %s", error)
-        else:
-            found[frame.offset] = data, checked
     return found
 
 
@@ -341,8 +338,18 @@ def _check_follows(version: Version, before: Manifest, manifest: Manifest) -> No
         raise
 
 
-def check_frame(wanted: WantedFrame, data: memoryview, manifest: Manifest, url: str) -> Frame:
-    """The frame that these bytes are. Raises IntegrityError unless it is the one that a manifest names."""
+def check_frame(
+    wanted: WantedFrame,
+    data: memoryview,
+    manifest: Manifest,
+    url: str,
+    ready: Frame | None = None,
+) -> Frame:
+    """The frame that these bytes are. Raises IntegrityError unless it is the one that a manifest names.
+
+    Args:
+        ready: what was parsed of these very bytes already.
+    """
     if len(data) != wanted.nbytes or xxhash.xxh3_128_hexdigest(data) != wanted.hash:
         raise IntegrityError(
             f"tensor {wanted.blocks[0][0]!r}: bytes {wanted.offset} to {wanted.offset + wanted.nbytes} "
@@ -350,7 +357,7 @@ def check_frame(wanted: WantedFrame, data: memoryview, manifest: Manifest, url: 
             url=url,
         )
     try:
-        frame = Frame.parse(data)
+        frame = ready or Frame.parse(data)
         wanted.check(frame, manifest)
     except IntegrityError as error:
         error.url = url

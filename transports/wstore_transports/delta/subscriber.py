@@ -19,6 +19,7 @@ from wstore_transports.delta.binding import bind, holding_of
 from wstore_transports.delta.layouts import Registration
 from wstore_transports.delta.observing import tell_apply
 from wstore_transports.delta.origin import Origin, Protection, place_of
+from wstore_transports.delta.rehearsal import Rehearsal
 from wstore_transports.delta.shared_cache import SharedCache
 from wstore_transports.delta.spool import MEMORY_BYTES, Spool
 from wstore_transports.delta.staging import Stager
@@ -256,7 +257,7 @@ class Subscriber:
             VersionGone: retention let the version go. IntegrityError, NoVersion, NoSpace, Cancelled, ...
         """
         wanted = self._pinned if version is None else version
-        return self._prefetch(self._arrivals.find(wanted), state, None, cancel)
+        return self._prefetch(self._arrivals.find(wanted), state, None, None, cancel)
 
     def apply(self, staged: Staged, state: EngineState) -> ApplyReport:
         """Bring the engine's memory to the version that was staged: all of it, or nothing.
@@ -369,9 +370,18 @@ class Subscriber:
         """The version to come to, staged on all ranks."""
         started = time.monotonic()
         ahead: Ahead | None = None
+        rehearsal: Rehearsal | None = None
         wanted = self._pinned if version is None else version
         if wanted is None:
-            target, ahead = self._arrivals.next(self._held, self._holding, timeout, cancel)
+            if self._manifest is not None:
+                rehearsal = Rehearsal(bind(state, self._manifest), self._slices)
+            target, ahead = self._arrivals.next(
+                self._held,
+                self._holding,
+                (lambda frames: frames) if rehearsal is None else rehearsal.prepare,
+                timeout,
+                cancel,
+            )
             chosen = int(decide(self._group, str(target.number)))
             if chosen != target.number:
                 target = self._arrivals.find(chosen)
@@ -379,7 +389,7 @@ class Subscriber:
             target = self._arrivals.await_version(wanted, timeout, cancel)
         waited = time.monotonic() - started
         try:
-            staged = self._insist(target, state, ahead, cancel)
+            staged = self._insist(target, state, rehearsal, ahead, cancel)
         finally:
             if ahead is not None:
                 ahead.close()
@@ -395,6 +405,7 @@ class Subscriber:
         self,
         target: Version,
         state: EngineState,
+        rehearsal: Rehearsal | None,
         ahead: Ahead | None,
         cancel: threading.Event | None,
     ) -> Staged:
@@ -402,7 +413,7 @@ class Subscriber:
         faster."""
         for left in reversed(range(_RESTARTS)):
             try:
-                return self._prefetch(target, state, ahead, cancel)
+                return self._prefetch(target, state, rehearsal, ahead, cancel)
             except VersionGone as error:
                 if self._group.size > 1 or not left:
                     raise
@@ -414,6 +425,7 @@ class Subscriber:
         self,
         target: Version,
         state: EngineState | None,
+        rehearsal: Rehearsal | None,
         ahead: Ahead | None,
         cancel: threading.Event | None,
     ) -> Staged:
@@ -434,7 +446,7 @@ class Subscriber:
         if staged.loaded is None:
             started = time.monotonic()
             try:
-                self._applier.check(staged, bound, self._slices)
+                self._applier.check(staged, rehearsal or Rehearsal(bound, self._slices))
             except BaseException:
                 staged.close()
                 raise
