@@ -8,7 +8,7 @@ from wstore_transports.checkpoint.pieces import Shard
 from wstore_transports.delta.agreement import Alone, Group, TorchGroup
 from wstore_transports.delta.publisher import Publisher
 from wstore_transports.delta.reports import ApplyReport, CommitReport, PublishReport
-from wstore_transports.delta.staging import Staged
+from wstore_transports.delta.staged import Staged
 from wstore_transports.delta.subscriber import Subscriber
 
 __all__ = [

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from wstore_codecs.tensors import Array
     from wstore_transports.delta.binding import Bound
     from wstore_transports.delta.rehearsal import Rehearsal
-    from wstore_transports.delta.staging import Loaded, Staged
+    from wstore_transports.delta.staged import Loaded, Staged
 
     Slices = Mapping[Unit, SliceProof]
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from wstore_transports.delta.origin import Origin, Protection
     from wstore_transports.delta.shared_cache import SharedCache
     from wstore_transports.delta.spool import Spool
-    from wstore_transports.delta.staging import Staged, Stager
+    from wstore_transports.delta.staged import Staged
+    from wstore_transports.delta.staging import Stager
     from wstore_transports.delta.wanted import Holding
     from wstore_transports.versions import Version
     from wstore_transports.versions.documents import Manifest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import xxhash
@@ -20,7 +20,7 @@ from wstore_codecs.targets import Held
 from wstore_transports.checkpoint.fetch import Fetcher, plan
 from wstore_transports.checkpoint.targets import allocate
 from wstore_transports.delta.cached_copies import CachedCopies
-from wstore_transports.delta.partition import segments
+from wstore_transports.delta.staged import KeptFrame, Loaded, Staged, drop_all, segments_of
 from wstore_transports.delta.wanted import check_same, wanted_frames
 from wstore_transports.versions.parallel import in_parallel
 
@@ -50,87 +50,6 @@ REQUESTS = 8
 
 LOAD_BUDGET = 256 << 20
 """Bytes that loading whole weights may hold beside them."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Loaded:
-    """Whole weights in memory of their own.
-
-    Attributes:
-        arrays: by stored name: the box that is held of each tensor.
-        slices: proofs of the units that are held in part.
-    """
-
-    arrays: Mapping[str, Array]
-    slices: dict[Unit, SliceProof]
-
-
-@dataclass(slots=True, eq=False)
-class Staged:
-    """A version that is at hand and proven, to be applied. Holds memory until it is applied or closed.
-
-    Attributes:
-        route: how it is come to.
-        manifest: of the version.
-        holding: what it was staged for.
-        loaded: whole weights, where the route begins with them; they are at the version already.
-        fetched_nbytes: bytes that were read.
-        checked: units that were found to be what their frames apply to.
-        seconds: by stage.
-    """
-
-    route: Route
-    manifest: Manifest
-    holding: Holding
-    loaded: Loaded | None
-    fetched_nbytes: int
-    _kept: list[list[_KeptFrame]]
-    checked: set[Unit] = field(default_factory=set)
-    seconds: dict[str, float] = field(default_factory=dict)
-    _segments: list[list[Frame]] | None = None
-
-    @property
-    def version(self) -> Version:
-        """The version."""
-        return self.route.target
-
-    def segments(self) -> list[list[Frame]]:
-        """The frames, those of older versions first, in segments that are applied one after the other."""
-        if self._segments is None:
-            self._segments = _segments(self._kept)
-        return self._segments
-
-    def close(self) -> None:
-        """Give the memory back. Idempotent."""
-        _drop(self._kept)
-        self._kept.clear()
-        self._segments = None
-        self.loaded = None
-
-
-class _KeptFrame:
-    """A frame in the spool. In memory it stays parsed: that is dear for a group."""
-
-    def __init__(self, spool: Spool, data: memoryview, frame: Frame) -> None:
-        self._kept = spool.keep(data)
-        self._frame = None if self._kept.spilled else frame
-
-    def frame(self) -> Frame:
-        return self._frame or Frame.parse(self._kept.data())
-
-    def drop(self) -> None:
-        self._frame = None
-        self._kept.drop()
-
-
-def _segments(versions: list[list[_KeptFrame]]) -> list[list[Frame]]:
-    return segments([kept.frame() for kept in version] for version in versions)
-
-
-def _drop(versions: list[list[_KeptFrame]]) -> None:
-    for version in versions:
-        for kept in version:
-            kept.drop()
 
 
 class Stager:
@@ -179,7 +98,7 @@ class Stager:
                 if whole is None
                 else pool.submit(self._load, whole, holding, framework, cancel)
             )
-            kept: list[list[_KeptFrame]] = []
+            kept: list[list[KeptFrame]] = []
             try:
                 before = known if whole is None else None
                 manifest, fetched = self._fetch_deltas(route, holding, before, kept, ahead, cancel)
@@ -191,7 +110,7 @@ class Stager:
                     staged = self._follow(route, holding, loading.result(), manifest, kept)
                     staged.fetched_nbytes = fetched + whole.nbytes
             except BaseException:
-                _drop(kept)
+                drop_all(kept)
                 raise
         staged.seconds["fetch"] = time.monotonic() - started
         return staged
@@ -202,16 +121,16 @@ class Stager:
         holding: Holding,
         loaded: tuple[Manifest, dict[str, Array]],
         manifest: Manifest | None,
-        kept: list[list[_KeptFrame]],
+        kept: list[list[KeptFrame]],
     ) -> Staged:
         """Whole weights, brought to the target by the deltas."""
         first, arrays = loaded
         slices: dict[Unit, SliceProof] = {}
         state = _state(first, holding, arrays)
-        for frames in _segments(kept):
+        for frames in segments_of(kept):
             slices = missing_slices(frames, state, slices)
             apply(frames, state, slices=slices, threads=self._threads)
-        _drop(kept)
+        drop_all(kept)
         return Staged(route, manifest or first, holding, Loaded(arrays, slices), 0, [])
 
     def _load(
@@ -240,7 +159,7 @@ class Stager:
         route: Route,
         holding: Holding,
         before: Manifest | None,
-        kept: list[list[_KeptFrame]],
+        kept: list[list[KeptFrame]],
         ahead: Ahead | None,
         cancel: threading.Event | None,
     ) -> tuple[Manifest | None, int]:
@@ -252,7 +171,7 @@ class Stager:
                 _check_follows(version, before, manifest)
             before = manifest
             jobs += _jobs(version, manifest, holding)
-        results: list[list[_KeptFrame]] = [[] for _ in jobs]
+        results: list[list[KeptFrame]] = [[] for _ in jobs]
 
         def run(index: int) -> None:
             results[index] = self._read(jobs[index], ahead, cancel)
@@ -267,7 +186,7 @@ class Stager:
 
     def _read(
         self, job: _Job, ahead: Ahead | None, cancel: threading.Event | None
-    ) -> list[_KeptFrame]:
+    ) -> list[KeptFrame]:
         ref = job.manifest.objects[job.frames[0].object]
         found = {} if ahead is None else _read_ahead(job, ref.name, ahead)
         missing = [frame for frame in job.frames if frame.offset not in found]
@@ -286,7 +205,7 @@ class Stager:
             except NotFound as error:
                 raise self._origin.explained(job.version, error) from error
             found.update(zip((frame.offset for frame in missing), replies, strict=True))
-        return [_KeptFrame(self._spool, *found[frame.offset]) for frame in job.frames]
+        return [KeptFrame(self._spool, *found[frame.offset]) for frame in job.frames]
 
     def _copies(self, version: Version, ref: ObjectRef) -> Copies:
         copies = self._origin.copies(version, ref.name)

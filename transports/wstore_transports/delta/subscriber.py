@@ -5,29 +5,28 @@ from __future__ import annotations
 import logging
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from wstore import telemetry
 from wstore.errors import InvalidArgument, StateLost
 from wstore_codecs.journal import Journal
-from wstore_transports.delta.agreement import Alone, decide, same, together
+from wstore_transports.delta.agreement import Alone, same, together
 from wstore_transports.delta.applying import Applier, report_of
 from wstore_transports.delta.arrivals import Arrivals
 from wstore_transports.delta.binding import bind, holding_of
 from wstore_transports.delta.layouts import Registration
 from wstore_transports.delta.observing import tell_apply
 from wstore_transports.delta.origin import Origin, Protection, place_of
-from wstore_transports.delta.rehearsal import Rehearsal
+from wstore_transports.delta.position import Position
+from wstore_transports.delta.preparing import Preparation
 from wstore_transports.delta.shared_cache import SharedCache
 from wstore_transports.delta.spool import MEMORY_BYTES, Spool
 from wstore_transports.delta.staging import Stager
-from wstore_transports.errors import VersionGone
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -37,13 +36,10 @@ if TYPE_CHECKING:
     from wstore_codecs.tensors import Array
     from wstore_transports.checkpoint.targets import Framework
     from wstore_transports.delta.agreement import Group
-    from wstore_transports.delta.ahead import Ahead
     from wstore_transports.delta.binding import Bound, EngineState
     from wstore_transports.delta.reports import ApplyReport
-    from wstore_transports.delta.staging import Staged
-    from wstore_transports.delta.wanted import Holding
+    from wstore_transports.delta.staged import Staged
     from wstore_transports.versions import Mirrors, Version
-    from wstore_transports.versions.documents import Manifest
 
 T = TypeVar("T")
 
@@ -54,8 +50,6 @@ DEAD_AFTER_S = 35.0
 
 AWAIT_S = 600.0
 """How long `load` waits for a version that is named and not there yet."""
-
-_RESTARTS = 3  # how often a route is looked for when retention was faster
 
 
 class Subscriber:
@@ -122,10 +116,8 @@ class Subscriber:
             dead_after_s=dead_after_s,
         )
         self._registration: Registration | None = None
-        self._held = 0
-        self._manifest: Manifest | None = None
-        self._holding: Holding = {}
-        self._slices: Mapping[Unit, SliceProof] = {}
+        self._position = Position()
+        self._preparation = Preparation(self._origin, self._arrivals, self._applier, self._group)
 
     @classmethod
     def at(
@@ -152,7 +144,7 @@ class Subscriber:
     @property
     def held(self) -> int:
         """The version that the engine holds; 0 when none is known."""
-        return self._held
+        return self._position.version
 
     # Looking
 
@@ -182,7 +174,7 @@ class Subscriber:
                 no sign of life for `dead_after_s`; the weights stay as they are, call again to go on
                 waiting. Cancelled.
         """
-        number = self._held if after is None else after
+        number = self._position.version if after is None else after
         return self._arrivals.wait(number, timeout, cancel)
 
     # Loading
@@ -257,7 +249,8 @@ class Subscriber:
             VersionGone: retention let the version go. IntegrityError, NoVersion, NoSpace, Cancelled, ...
         """
         wanted = self._pinned if version is None else version
-        return self._prefetch(self._arrivals.find(wanted), state, None, None, cancel)
+        target = self._arrivals.find(wanted)
+        return self._preparation.prefetch(self._position, target, state, cancel=cancel)
 
     def apply(self, staged: Staged, state: EngineState) -> ApplyReport:
         """Bring the engine's memory to the version that was staged: all of it, or nothing.
@@ -284,13 +277,13 @@ class Subscriber:
                     lambda confirm: self._applier.run(
                         staged,
                         self._bind(staged, state),
-                        self._slices,
+                        self._position.slices,
                         confirm,
                         arrived=lambda slices: self._hold(staged, slices),
                     ),
                 )
             except StateLost:
-                self._held = 0
+                self._position = Position()
                 raise
             staged.seconds["apply"] = time.monotonic() - started
             self._renew(staged.version)
@@ -316,8 +309,12 @@ class Subscriber:
         Raises:
             As `wait`, `prefetch` and `apply`. In each case the memory is what it was.
         """
+        wanted = self._pinned if version is None else version
         staged = together(
-            self._group, lambda confirm: self._stage_next(state, version, timeout, cancel, confirm)
+            self._group,
+            lambda confirm: self._preparation.next(
+                self._position, state, wanted, timeout, cancel, confirm
+            ),
         )
         return self.apply(staged, state)
 
@@ -359,114 +356,17 @@ class Subscriber:
 
     # How
 
-    def _stage_next(
-        self,
-        state: EngineState,
-        version: int | Version | None,
-        timeout: float,
-        cancel: threading.Event | None,
-        confirm: Callable[[], None],
-    ) -> Staged:
-        """The version to come to, staged on all ranks."""
-        started = time.monotonic()
-        ahead: Ahead | None = None
-        rehearsal: Rehearsal | None = None
-        wanted = self._pinned if version is None else version
-        if wanted is None:
-            if self._manifest is not None:
-                rehearsal = Rehearsal(bind(state, self._manifest), self._slices)
-            target, ahead = self._arrivals.next(
-                self._held,
-                self._holding,
-                (lambda frames: frames) if rehearsal is None else rehearsal.prepare,
-                timeout,
-                cancel,
-            )
-            chosen = int(decide(self._group, str(target.number)))
-            if chosen != target.number:
-                target = self._arrivals.find(chosen)
-        else:
-            target = self._arrivals.await_version(wanted, timeout, cancel)
-        waited = time.monotonic() - started
-        try:
-            staged = self._insist(target, state, rehearsal, ahead, cancel)
-        finally:
-            if ahead is not None:
-                ahead.close()
-        try:
-            confirm()
-        except BaseException:
-            staged.close()
-            raise
-        staged.seconds["wait"] = waited
-        return staged
-
-    def _insist(
-        self,
-        target: Version,
-        state: EngineState,
-        rehearsal: Rehearsal | None,
-        ahead: Ahead | None,
-        cancel: threading.Event | None,
-    ) -> Staged:
-        """The target, staged; an engine of one rank begins again from the newest version when retention was
-        faster."""
-        for left in reversed(range(_RESTARTS)):
-            try:
-                return self._prefetch(target, state, rehearsal, ahead, cancel)
-            except VersionGone as error:
-                if self._group.size > 1 or not left:
-                    raise
-                _log.warning("%s: beginning again from the newest version", error)
-                target = self.latest()
-        raise AssertionError("the last try returns or raises")
-
-    def _prefetch(
-        self,
-        target: Version,
-        state: EngineState | None,
-        rehearsal: Rehearsal | None,
-        ahead: Ahead | None,
-        cancel: threading.Event | None,
-    ) -> Staged:
-        if state is None:
-            return self._arrivals.stage(
-                target, self._held, self._holding, self._manifest, ahead=ahead, cancel=cancel
-            )
-        manifest = self._origin.manifest(target)
-        bound = bind(state, manifest)
-        staged = self._arrivals.stage(
-            replace(target, known=manifest),
-            self._held,
-            bound.holding(),
-            self._manifest,
-            ahead=ahead,
-            cancel=cancel,
-        )
-        if staged.loaded is None:
-            started = time.monotonic()
-            try:
-                self._applier.check(staged, rehearsal or Rehearsal(bound, self._slices))
-            except BaseException:
-                staged.close()
-                raise
-            staged.seconds["check"] = time.monotonic() - started
-        return staged
-
     def _bind(self, staged: Staged, state: EngineState) -> Bound:
-        if staged.route.start is not None and staged.route.start != self._held:
+        if staged.route.start is not None and staged.route.start != self._position.version:
             raise InvalidArgument(
                 f"version {staged.version.number} was staged for a holder of version "
-                f"{staged.route.start}, and version {self._held} is held",
+                f"{staged.route.start}, and version {self._position.version} is held",
                 url=self._origin.path.url,
             )
         return bind(state, staged.manifest).within(staged.holding)
 
     def _hold(self, staged: Staged, slices: Mapping[Unit, SliceProof]) -> None:
-        self._held = staged.version.number
-        self._manifest = staged.manifest
-        self._holding = staged.holding
-        self._slices = slices
+        self._position = Position(staged.version.number, staged.manifest, staged.holding, slices)
 
     def _renew(self, version: Version) -> None:
         if self._registration is not None:

@@ -130,7 +130,9 @@ class Sweep:
             if parsed is None:
                 continue
             epoch, index = parsed
-            if epoch < self.standing.epoch or (index is not None and index <= passed):
+            # A session that began after the log was read is nobody's to tidy yet.
+            served = epoch == self.standing.epoch and index is not None and index <= passed
+            if epoch < self.standing.epoch or served:
                 yield path
 
     def _probes(self) -> Iterator[StoragePath]:
