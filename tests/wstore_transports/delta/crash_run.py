@@ -39,7 +39,7 @@ LEASE_S = 0.4
 """Of the roots: so short that collections delete within a run."""
 
 KILLED = -9
-LIMIT_S = 90.0
+LIMIT_S = 200.0
 """After so many seconds a process of a run hangs; on an idle machine a run takes two or three."""
 
 
@@ -52,12 +52,15 @@ class Places:
         other: as rank 1 and the second engine see it.
         environment: variables of all of them.
         crash_server: kills the server behind the places, and starts it again; None where there is none.
+        exclusive: whether a log record is created only where there is none. Where not, only one process at
+            a time may extend the log: no collector but the trainer's own, no rank 0 that was left behind.
     """
 
     writer: str
     other: str
     environment: Mapping[str, str] = field(default_factory=dict)
     crash_server: Callable[[random.Random], None] | None = None
+    exclusive: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,8 @@ class CrashRun:
             self._start_trainer(10_000, timeout_s=3.0)
             for index in range(2):
                 self._engines.append(self._start_engine(index))
-            self._collector = self._start_collector()
+            if self._places.exclusive:
+                self._collector = self._start_collector()
             self._crash_things(root, length)
             self._finish()
             self._judge(root)
@@ -187,21 +191,31 @@ class CrashRun:
             if crash_server and kills > length.kills // 2 and self._places.crash_server is not None:
                 self._places.crash_server(chance)
                 crash_server = False
-            match chance.choice(["rank", "engine", "collector"]):
-                case "rank" if self._began(self._ranks[0]) or chance.random() < 0.1:
-                    chance.choice(self._ranks).kill()
-                    kills += 1
-                case "engine":
-                    index = chance.randrange(2)
-                    if self._began(self._engines[index]) or chance.random() < 0.1:
-                        self._engines[index].kill()
-                        self._engines[index] = self._start_engine(index)
-                        kills += 1
-                case "collector" if self._collector is not None:
-                    if self._began(self._collector):
-                        self._collector.kill()
-                        self._collector = self._start_collector()
+            rash = kills < length.kills  # later on only what has come far enough, and less often
+            if rash or chance.random() < 0.2:
+                kills += self._kill_one(rash=rash)
             self._watch()
+
+    def _kill_one(self, *, rash: bool) -> bool:
+        """Whether it was a rank or an engine. One that has told of nothing yet is mostly spared."""
+        chance = self._chance
+        match chance.choice(["rank", "engine", "collector"]):
+            case "rank":
+                child = chance.choice(self._ranks)
+                if self._began(self._ranks[0]) or (rash and chance.random() < 0.1):
+                    child.kill()
+                    return True
+            case "engine":
+                index = chance.randrange(2)
+                if self._began(self._engines[index]) or (rash and chance.random() < 0.1):
+                    self._engines[index].kill()
+                    self._engines[index] = self._start_engine(index)
+                    return True
+            case _:
+                if self._collector is not None and self._began(self._collector):
+                    self._collector.kill()
+                    self._collector = self._start_collector()
+        return False
 
     @staticmethod
     def _committed(root: Root) -> int:
@@ -225,8 +239,9 @@ class CrashRun:
 
         One that has not begun to publish would take the root over from those that come next.
         """
-        for child in self._ranks:
-            if not self._began(child) or self._chance.random() < 0.5:
+        for rank, child in enumerate(self._ranks):
+            alone = rank == 0 and not self._places.exclusive
+            if alone or not self._began(child) or self._chance.random() < 0.5:
                 child.kill()
 
     # The end

@@ -387,7 +387,7 @@ def run_machine(examples: int, steps: int) -> None:
 
 
 def test_chains_hold() -> None:
-    run_machine(3, 20)
+    run_machine(2, 15)
 
 
 @pytest.mark.long

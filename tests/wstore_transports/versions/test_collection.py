@@ -372,3 +372,29 @@ def test_probes_left_behind_are_swept_once_they_are_old(
     collect(root, Retention(1))
     assert left not in there()
     assert other in there()
+
+
+def test_a_session_that_begins_during_a_collection_keeps_its_announcements(
+    root: Root, write: Write
+) -> None:
+    """The trainer starts anew while a collection of many versions waits: its ranks must find each other."""
+    with root.begin_session("run", ranks=2, launch="a") as zero:
+        one = root.join_session("run", rank=1, ranks=2, launch="a", timeout=9)
+        for value in range(3):
+            attempts = [session.open_attempt(value, timeout=9) for session in (zero, one)]
+            for attempt in attempts:
+                write(attempt, value)
+            for attempt in attempts:
+                attempt.commit(timeout=9)
+
+    def start_again(seconds: float) -> None:
+        started.append(root.begin_session("run", ranks=2, launch="b"))
+        started[0].open_attempt(3)
+
+    started: list[PublishSession] = []
+    reader = Root.open(root.path)
+    with reader.lease("reader", interval_s=3600):  # so that the collection waits
+        collect(reader, Retention(3), pause=start_again)
+    with started[0]:
+        other = root.join_session("run", rank=1, ranks=2, launch="b", timeout=9)
+        assert other.open_attempt(3, timeout=0).opened.index == 1
