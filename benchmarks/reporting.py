@@ -23,7 +23,17 @@ if TYPE_CHECKING:
     from benchmarks.racing import Row
 
 COSTS = (
-    *("extra_", "import_", "first_", "tenth_", "overlap", "vs_checkpoint", "pause_", "bytes_", "late_"),
+    *(
+        "extra_",
+        "import_",
+        "first_",
+        "tenth_",
+        "overlap",
+        "vs_checkpoint",
+        "pause_",
+        "bytes_",
+        "late_",
+    ),
     *("anchor_", "requests_"),
 )
 """What the names of costs begin with."""
