@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from wstore_transports.delta import Subscriber
-from wstore_transports.errors import RunEnded
+from wstore_transports.errors import PublisherLost, RunEnded
 
 
 def main(url: str, *, timeout_s: float = 600.0) -> None:
@@ -20,6 +20,8 @@ def main(url: str, *, timeout_s: float = 600.0) -> None:
         print(f"version {engine.held}, step {step}: {len(weights)} tensors", flush=True)
         try:
             step = engine.sync(weights, timeout=timeout_s).step  # in place, whole or not at all
+        except PublisherLost:  # it may be restarting
+            continue
         except RunEnded:
             return
 

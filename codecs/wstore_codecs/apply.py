@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wstore.errors import IntegrityError, InvalidArgument, StateLost
+from wstore.errors import IntegrityError, StateLost
 from wstore_codecs import base as registry
 from wstore_codecs import tensors
 from wstore_codecs.base import SparseCodec
@@ -28,7 +28,7 @@ from wstore_codecs.frame import Frame, check_result, decode_bits
 from wstore_codecs.journal import Journal, Keeper, Kept
 from wstore_codecs.shielding import each, shielded
 from wstore_codecs.slices import SliceProof, SliceTarget
-from wstore_codecs.targets import Held, HostTarget, held_whole, locate
+from wstore_codecs.targets import Held, HostTarget, check_apart, held_whole, locate
 
 if TYPE_CHECKING:
     import threading
@@ -105,6 +105,17 @@ def apply(
         StateLost: something failed, and so did taking it back.
     """
     return _apply(frames, state, slices, threads, journal or Journal(), checked, confirm)
+
+
+def apply_fresh(
+    frames: Iterable[Frame],
+    state: State,
+    *,
+    slices: MutableMapping[Unit, SliceProof] | None = None,
+    threads: int = 1,
+) -> Applied:
+    """As `apply`, onto memory that is dropped when this raises: it needs no undo, and no journal."""
+    return _apply(frames, state, slices, threads, None, (), None)
 
 
 def check_bases(
@@ -194,7 +205,7 @@ def _apply(
 def _jobs(frames: Iterable[Frame], state: State, slices: Mapping[Unit, SliceProof]) -> list[_Work]:
     planned = [_plan(chain, state, slices) for chain in _chains(frames)]
     jobs = [one for one in planned if one is not None]
-    _check_memory(jobs)
+    check_apart(piece for job in jobs for piece in job.target.pieces)
     return jobs
 
 
@@ -263,25 +274,6 @@ def _target(chain: Chain, pieces: Sequence[Piece], slices: Mapping[Unit, SlicePr
 
         return DeviceTarget(unit, pieces)
     return HostTarget(unit, pieces)
-
-
-def _check_memory(jobs: Sequence[_Work]) -> None:
-    """Raises InvalidArgument when two places share memory: a change would be applied twice."""
-    places = [piece for job in jobs for piece in job.target.pieces if piece.box.size]
-    spans = sorted(
-        (*tensors.span(piece.array, name=piece.box.tensor), at) for at, piece in enumerate(places)
-    )
-    active: list[tuple[int, Piece]] = []
-    for start, stop, at in spans:
-        piece = places[at]
-        active = [(end, other) for end, other in active if end > start]
-        for _, other in active:
-            if tensors.overlap(piece.array, other.array, name=piece.box.tensor):
-                raise InvalidArgument(
-                    f"tensors {other.box.tensor!r} and {piece.box.tensor!r} share memory in the state, "
-                    "and there are frames for both"
-                )
-        active.append((stop, piece))
 
 
 def _check_base(job: _Work) -> None:

@@ -19,7 +19,7 @@ from wstore_codecs.frame_header import label_of, spread_of
 from wstore_codecs.proof import proves
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from wstore_codecs.changes import Changes
     from wstore_codecs.cutting import Member, Unit
@@ -198,6 +198,34 @@ def locate(unit: Unit, state: State) -> list[Piece]:
                 pieces.append(piece)
         start += member.block.size
     return pieces
+
+
+class Placed(Protocol):
+    """Memory that holds a box of a tensor."""
+
+    @property
+    def box(self) -> Block: ...
+    @property
+    def array(self) -> Array: ...
+
+
+def check_apart(places: Iterable[Placed]) -> None:
+    """Raises InvalidArgument when two places share memory: it would be written twice."""
+    filled = [place for place in places if place.box.size]
+    spans = sorted(
+        (*tensors.span(place.array, name=place.box.tensor), at) for at, place in enumerate(filled)
+    )
+    active: list[tuple[int, Placed]] = []
+    for start, stop, at in spans:
+        place = filled[at]
+        active = [(end, other) for end, other in active if end > start]
+        for _, other in active:
+            if tensors.overlap(place.array, other.array, name=place.box.tensor):
+                raise InvalidArgument(
+                    f"tensors {other.box.tensor!r} and {place.box.tensor!r} share memory in the state, "
+                    "and both would be written"
+                )
+        active.append((stop, place))
 
 
 def held_whole(unit: Unit, pieces: Sequence[Piece]) -> bool:

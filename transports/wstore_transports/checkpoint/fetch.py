@@ -12,7 +12,8 @@ from wstore.errors import IntegrityError
 from wstore.progress import Tally
 from wstore.transfer import run_parallel
 from wstore_codecs.block import Block
-from wstore_codecs.frame import Frame, decode_unit
+from wstore_codecs.digest import digest_block, digest_each
+from wstore_codecs.frame import Frame, decode_unit, pack_bits
 from wstore_transports.checkpoint.placement import MAX_BLOCK_BYTES, cut_blocks
 from wstore_transports.versions.block_source import touched
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from wstore.path import StoragePath
     from wstore.progress import Progress
+    from wstore_codecs.tensors import HostArray
     from wstore_transports.checkpoint.targets import Target
     from wstore_transports.versions import documents
     from wstore_transports.versions.copies import Copies
@@ -43,6 +45,7 @@ class Fetch:
         object: index into the manifest's objects.
         offset, nbytes: where in the object.
         hash: xxh3-128 of its bytes; "" when nobody recorded one.
+        digest: of the block's values; "" when nobody recorded one.
         framed: whether the bytes are a codec frame, which may hold further blocks.
         place: the target's memory for all of it; None when it must be staged and copied.
     """
@@ -53,6 +56,7 @@ class Fetch:
     offset: int
     nbytes: int
     hash: str
+    digest: str
     framed: bool
     place: memoryview | None
 
@@ -74,8 +78,12 @@ class Request:
     @property
     def memory(self) -> int:
         """Bytes that carrying it out takes: the reply, and the largest frame decoded."""
-        decoded = (f.box.size * f.target.itemsize for f in self.fetches if f.framed)
-        return self.nbytes + max(decoded, default=0)
+        decoded: dict[int, int] = {}
+        for fetch in self.fetches:
+            if fetch.framed:
+                size = fetch.box.size * fetch.target.itemsize
+                decoded[fetch.offset] = decoded.get(fetch.offset, 0) + size
+        return self.nbytes + max(decoded.values(), default=0)
 
 
 def plan(targets: Sequence[Target]) -> list[Request]:
@@ -122,18 +130,30 @@ def _cut(target: Target, box: Block, stored: documents.Block) -> Iterator[Fetch]
     if stored.hash:
         framed = stored.encoding == "frame"
         place = None if framed else target.place(box)
-        yield Fetch(target, box, stored.object, offset, stored.nbytes, stored.hash, framed, place)
+        yield Fetch(
+            target,
+            box,
+            stored.object,
+            offset,
+            stored.nbytes,
+            stored.hash,
+            stored.digest,
+            framed,
+            place,
+        )
         return
     for part in cut_blocks(box, target.itemsize):
         nbytes = part.size * target.itemsize
         if target.box.clip(part) is not None:
             place = target.place(part)
-            yield Fetch(target, part, stored.object, offset, nbytes, "", False, place)
+            yield Fetch(target, part, stored.object, offset, nbytes, "", "", False, place)
         offset += nbytes
 
 
 def _joins(group: Sequence[Fetch], fetch: Fetch) -> bool:
     first, last = group[0], group[-1]
+    if fetch.framed and (fetch.object, fetch.offset) == (last.object, last.offset):
+        return True  # members of one group: its frame is read once, however large it is
     if first.object != fetch.object or any(
         f.place is not None and f.nbytes >= DIRECT_FROM for f in (first, fetch)
     ):
@@ -264,19 +284,37 @@ def _put_frame(request: Request, fetches: Sequence[Fetch], data: memoryview) -> 
         raise IntegrityError(
             f"tensor {name!r}: its frame is a delta, where whole weights should be"
         )
-    arrays = zip(unit.members, decode_unit(frame), strict=True)
-    members = {member.block: (member.shape, array) for member, array in arrays}
+    arrays = decode_unit(frame)
+    digests = _digests(frame, arrays)
+    members = {
+        member.block: (member.shape, array, digest)
+        for member, array, digest in zip(unit.members, arrays, digests, strict=True)
+    }
     for fetch in fetches:
         target = fetch.target
-        shape, array = members.get(
-            Block(target.name, fetch.box.origin, fetch.box.extent), ((), None)
-        )
-        kind = (unit.dtype.name, list(shape))
-        if array is None or kind != (target.tensor.dtype, target.tensor.shape):
+        box = Block(target.name, fetch.box.origin, fetch.box.extent)
+        shape, array, digest = members.get(box, ((), None, ""))
+        kind = (unit.dtype.name, list(shape), digest)
+        told = (target.tensor.dtype, target.tensor.shape, fetch.digest or digest)
+        if array is None or kind != told:
             raise IntegrityError(
                 f"tensor {target.name!r}: its frame holds something else than the manifest says"
             )
         target.put(fetch.box, array.reshape(-1).view(np.uint8).data)
+
+
+def _digests(frame: Frame, arrays: Sequence[HostArray]) -> list[str]:
+    """The digest of each member, of what was decoded where the frame's header does not say it."""
+    unit, digest = frame.header.unit, frame.header.result.digest
+    if not unit.grouped and digest is not None:
+        return [digest.hex]
+    if all(member.block.extent == member.shape for member in unit.members):
+        sizes = [member.block.size for member in unit.members]
+        return [one.hex for one in digest_each(pack_bits(unit, arrays), sizes)]
+    pairs = zip(unit.members, arrays, strict=True)
+    return [
+        digest_block(array, m.shape, m.block.origin, name=m.block.tensor).hex for m, array in pairs
+    ]
 
 
 def _part(request: Request, fetch: Fetch, data: memoryview) -> memoryview:

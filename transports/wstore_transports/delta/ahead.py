@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wstore.errors import IntegrityError, NotFound, WStoreError
+from wstore.errors import IntegrityError, NotFound
 from wstore_codecs.frame import Frame
 from wstore_codecs.part import TAIL, index_range, parse_index
 from wstore_transports.versions import layout
@@ -110,7 +110,7 @@ class Ahead:
     def close(self) -> None:
         """Drop all. Views that were handed out stay good. Idempotent."""
         self._closed.set()
-        self._pool.shutdown(cancel_futures=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             for pieces in self._found.values():
                 for _, kept in pieces:
@@ -131,7 +131,7 @@ class Ahead:
                 self._take_part(name, memoryview(data))
             else:
                 self._read_some(path, name, size)
-        except WStoreError as error:
+        except Exception as error:  # noqa: BLE001
             _log.debug("not read ahead, but after the commit: %s", error)
 
     def _take_part(self, name: str, data: memoryview) -> None:

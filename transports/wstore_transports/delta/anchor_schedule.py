@@ -74,7 +74,7 @@ class Anchors:
             raise AssertionError("an anchor before the first version")
         version, attempt = self._newest
         self._since = 0
-        if dict(cuts) != baseline.cuts:
+        if dict(cuts) != baseline.asked:
             baseline.cut(cuts)
         settings = self._settings
         self._job = AnchorJob(
@@ -104,6 +104,9 @@ class Anchors:
             self._job.join(self._settings.timeout_s)
 
     def close(self) -> None:
-        """Give up the anchor under way. Idempotent."""
-        if self._job is not None:
-            self._job.cancel()
+        """Give up the anchor under way, and the baseline that it reads. Idempotent."""
+        job, self._job = self._job, None
+        if job is not None:
+            job.cancel()
+            if job.committed is not None:
+                self._nbytes = job.committed.nbytes

@@ -76,7 +76,6 @@ class AnchorJob:
         self._cancel = threading.Event()
         self._ended = threading.Event()
         self._contents = Contents(baseline)
-        self._replicas = dict(baseline.replica_blocks)
         self.committed: Anchor | None = None
         threading.Thread(target=self._run, name="wstore-anchor", daemon=True).start()
 
@@ -146,8 +145,6 @@ class AnchorJob:
             self._write(sink)
             sink.finish()
             sink.wait()
-            for name, blocks in self._replicas.items():
-                self._contents.replica(name, blocks)
             self._anchoring.done(
                 sink.objects,
                 self._contents.tensors,

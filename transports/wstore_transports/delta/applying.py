@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wstore_codecs.apply import apply
+from wstore.errors import StateLost
+from wstore_codecs.apply import apply, apply_fresh
 from wstore_codecs.shielding import shielded
 from wstore_codecs.targets import Held
 from wstore_codecs.tensors import copied
@@ -17,11 +18,13 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Mapping, Sequence
 
+    from wstore_codecs.block import Block
     from wstore_codecs.cutting import Unit
     from wstore_codecs.frame import Frame
     from wstore_codecs.journal import Journal
     from wstore_codecs.slices import SliceProof
     from wstore_codecs.tensors import Array
+    from wstore_transports.checkpoint.pieces import Piece
     from wstore_transports.delta.binding import Bound
     from wstore_transports.delta.rehearsal import Rehearsal
     from wstore_transports.delta.staged import Loaded, Staged
@@ -139,7 +142,7 @@ class Applier:
 
         def put(_: threading.Event) -> None:
             confirm()
-            copy_into(pieces, loaded.arrays, staged.holding)
+            _copy(pieces, loaded.arrays, staged.holding)
             arrived({})
 
         shielded(put)
@@ -163,7 +166,7 @@ class Applier:
         elements = changed = replaced = 0
         for frames in segments:
             proofs = missing_slices(frames, memory, slices)
-            applied = apply(frames, memory, slices=proofs, threads=self.threads)
+            applied = apply_fresh(frames, memory, slices=proofs, threads=self.threads)
             elements += sum(unit.size for unit in applied.proofs)
             changed, replaced = changed + applied.changed, replaced + applied.replaced
             slices = proofs
@@ -173,7 +176,7 @@ class Applier:
 
         def put(_: threading.Event) -> None:
             confirm()
-            copy_into(pieces, arrays, boxes)
+            _copy(pieces, arrays, boxes)
             arrived(slices)
 
         shielded(put)
@@ -207,3 +210,14 @@ def _last(confirm: Callable[[], None], arrived: Callable[[Slices], None], slices
     """The last steps of an apply whose memory is at the version already."""
     confirm()
     arrived(slices)
+
+
+def _copy(
+    pieces: list[Piece], arrays: Mapping[str, Array], boxes: Mapping[str, Block | None]
+) -> None:
+    try:
+        copy_into(pieces, arrays, boxes)
+    except BaseException as error:
+        raise StateLost(
+            f"copying whole weights failed half-way: load the weights again ({error})"
+        ) from error

@@ -124,7 +124,8 @@ class Arrivals:
         route = find_route(target, held)
         if not route.versions:
             raise InvalidArgument(
-                f"version {target.number} is held already", url=self._origin.path.url
+                f"version {target.number} is held already: `wait` for a newer one",
+                url=self._origin.path.url,
             )
         self._protection.cover(*route.versions)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
@@ -15,7 +16,7 @@ from wstore_codecs.bulk import member_views, plan_state
 from wstore_codecs.targets import Held
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from wstore_codecs.bulk import Cuts
     from wstore_codecs.cutting import Unit
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from wstore_codecs.proof import Proof
     from wstore_codecs.tensors import Array
     from wstore_transports.checkpoint.pieces import Inventory, Piece
-    from wstore_transports.versions.documents import Block
+
+MAX_BLOCKS = 4096
+"""Blocks that cuts may make of a tensor; what asks for more is not heeded."""
 
 Where = Literal["host", "device"]
 """Where a baseline lies: in host memory, or where the tensors are."""
@@ -36,7 +39,7 @@ class Baseline:
         pieces: by tensor, what was handed in, with the baseline's memory as its array.
         aliases: further names -> the name that their values are stored under.
         replicas: by tensor, pieces that another rank stores: this one keeps no values of them.
-        replica_blocks: by tensor, their blocks with the digests of the newest version.
+        asked: the cuts as engines asked for them; `cuts`: those of them that fit the tensors.
         units: in the order in which frames are made.
         units_of: by tensor, which units hold elements of it.
         proofs: by unit, what its content is; None until it was encoded once.
@@ -61,7 +64,7 @@ class Baseline:
             self.pieces = {piece.name: piece for piece in copies}
         self.aliases: Mapping[str, str] = dict(inventory.aliases)
         self.replicas: dict[str, Piece] = {}
-        self.replica_blocks: dict[str, list[Block]] = {}
+        self.asked: Cuts = {}
         self.cuts: Cuts = {}
         self.nbytes = inventory.nbytes
         self._state: dict[str, Array | Held | None] = {
@@ -80,13 +83,16 @@ class Baseline:
         Args:
             cuts: by tensor and dimension; what does not fit a tensor is not heeded.
         """
-        self.cuts = cuts
-        fitting = {
+        self.asked = cuts
+        known = {**self.pieces, **self.replicas}
+        self.cuts = {
             name: axes
             for name, axes in cuts.items()
-            if name in self.pieces and len(axes) == len(self.pieces[name].shape)
+            if name in known
+            and len(axes) == len(known[name].shape)
+            and math.prod(len(list(axis)) + 1 for axis in axes) <= MAX_BLOCKS
         }
-        self.units = plan_state(self._state, cuts=fitting)
+        self.units = plan_state(self._state, cuts=self.cuts)
         self.proofs = [None] * len(self.units)
         self.digests = [()] * len(self.units)
         self.units_of = {name: [] for name in self.pieces}
@@ -94,12 +100,8 @@ class Baseline:
             for name in dict.fromkeys(member.block.tensor for member in unit.members):
                 self.units_of[name].append(index)
 
-    def give_up(self, replicas: Mapping[str, list[Block]]) -> None:
-        """Leave pieces to the ranks that store them.
-
-        Args:
-            replicas: by tensor, the piece's blocks in the newest version.
-        """
+    def give_up(self, replicas: Collection[str]) -> None:
+        """Leave the pieces of these tensors to the ranks that store them."""
         if not replicas:
             return
         for name in replicas:
@@ -107,8 +109,7 @@ class Baseline:
             self.replicas[name] = replace(piece, array=np.empty(0, piece.dtype.numpy))
             del self._state[name]
             self.nbytes -= piece.nbytes
-        self.replica_blocks = dict(replicas)
-        self.cut(self.cuts)
+        self.cut(self.asked)
 
     def check(self, piece: Piece) -> None:
         """Raises InvalidArgument where a piece is another than the one of that name was before."""
@@ -117,12 +118,10 @@ class Baseline:
             raise InvalidArgument(
                 f"tensor {piece.name!r} is new: publish with full=True to begin anew with it"
             )
-        now = (piece.dtype.name, piece.shape, piece.box)
-        then = (before.dtype.name, before.shape, before.box)
-        if now != then:
+        if (piece.dtype, piece.shape, piece.box) != (before.dtype, before.shape, before.box):
             raise InvalidArgument(
-                f"tensor {piece.name!r} is {now[0]} {list(now[1])} here ({now[2]}), and was {then[0]} "
-                f"{list(then[1])} ({then[2]}): publish with full=True to begin anew with it"
+                f"tensor {piece.name!r} is {_said(piece)} here, and was {_said(before)}: publish with "
+                "full=True to begin anew with it"
             )
 
     def views(self, index: int) -> list[Array]:
@@ -142,6 +141,13 @@ class Baseline:
         """
         units = {frame.header.unit for frame in frames}
         apply(frames, self._state, threads=threads, checked=units)
+
+
+def _said(piece: Piece) -> str:
+    part = (
+        "" if piece.whole else f", the box at {list(piece.box.origin)} of {list(piece.box.extent)}"
+    )
+    return f"{piece.dtype.name} {list(piece.shape)}{part}"
 
 
 def _copied(piece: Piece, where: Where) -> Piece:

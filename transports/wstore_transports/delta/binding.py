@@ -164,9 +164,11 @@ def holding_of(
             f"names do not fit: not in the version: {unknown[:10]}; boxes of others: {stray[:10]}"
         )
     holding: dict[str, Block | None] = dict.fromkeys(manifest.tensors)
+    by_stored = {stored[name]: cut for name, cut in boxes.items()}
     for name in wanted:
         tensor = manifest.tensors[stored[name]]
-        box = box_of(stored[name], tuple(tensor.shape), boxes.get(name, ()))
+        cut = boxes.get(name, by_stored.get(stored[name], ()))
+        box = box_of(stored[name], tuple(tensor.shape), cut)
         before = holding[stored[name]]
         if before is not None and before != box:
             raise InvalidArgument(f"tensor {name!r} is asked for under two names, with other boxes")

@@ -19,6 +19,7 @@ from wstore_transports.delta.spool import Spool
 from wstore_transports.errors import AttemptAborted, NoVersion
 from wstore_transports.versions.documents import Abort, Weights
 from wstore_transports.versions.janitor import Janitor
+from wstore_transports.versions.merge import UNSTORED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,6 +75,7 @@ class Work:
         pending: takes its tensors.
         seconds: by stage.
         began: when the tensors began to come, by the monotonic clock.
+        prepared: what to launch, once all of them have.
     """
 
     attempt: Attempt
@@ -81,6 +83,7 @@ class Work:
     pending: Pending
     seconds: dict[str, float]
     began: float = field(default_factory=time.monotonic)
+    prepared: Prepared | None = None
 
 
 class Chain:
@@ -109,6 +112,8 @@ class Chain:
         self._newest: Version | None = None  # what the baseline holds
         self._restart = False  # a rank has lost its baseline, so all publish whole weights
         self._flight: Flight | None = None
+        self._ended = False
+        self._closed = False
         self._anchors = Anchors(root, session, settings, self._spool)
         self._janitor = Janitor(root, retention) if session.rank == 0 else None
 
@@ -152,6 +157,8 @@ class Chain:
 
     def begin(self, step: int, *, full: bool) -> Work:
         """Settle the version before, and open the next. Raises as `Publisher.publish`."""
+        if self._closed:
+            raise InvalidArgument("this publisher is closed", url=self.root.path.url)
         started = time.monotonic()
         self.settle()
         settled = time.monotonic()
@@ -166,12 +173,19 @@ class Chain:
         seconds = {"wait": settled - started, "open": time.monotonic() - settled}
         return Work(attempt, sink, pending, seconds)
 
-    def launch(self, work: Work) -> PublishReport:
-        """All tensors were handed in: what is left goes on in the background."""
+    def finish(self, work: Work) -> PublishReport:
+        """All tensors were handed in, and may change once this returns."""
         prepared = work.pending.finish()
         work.pending.close()
         work.seconds["encode"] = time.monotonic() - work.began
-        report = self._report(work, prepared)
+        work.prepared = prepared
+        return self._report(work, prepared)
+
+    def launch(self, work: Work) -> None:
+        """What is left goes on in the background."""
+        prepared = work.prepared
+        if prepared is None:
+            raise AssertionError("launched before it was finished")
         self._flight = Flight(
             work.attempt,
             work.sink,
@@ -184,7 +198,6 @@ class Chain:
             timeout_s=self._settings.timeout_s,
         )
         self._flight.start()
-        return report
 
     def give_up(self, work: Work, error: BaseException) -> None:
         """The version will not come, unless it has taken off: then `settle` tells what became of it."""
@@ -222,12 +235,17 @@ class Chain:
             raise flight.error
 
     def end(self) -> None:
-        """Say that no version will follow."""
+        """Say that no version will follow; after the anchor under way, which could not be committed then. Idempotent."""
+        if self._ended:
+            return
         self.settle()
+        self._anchors.finish()
         self.session.end()
+        self._ended = True
 
     def close(self) -> None:
         """Finish what is in flight, and an anchor under way; stop the rest. Idempotent."""
+        self._closed = True
         try:
             self.settle()
             self._anchors.finish()
@@ -329,13 +347,13 @@ class Chain:
     def _land(self, version: Version, attempt: Attempt, prepared: Prepared) -> None:
         if self._janitor is not None:
             self._janitor.wake()
+        self._baseline = None  # of no use should anything from here on fail
         self._newest = version
         self._committed(version)
-        self._baseline = None  # of no use should this fail
         prepared.land()
         if version.kind == "full" and self.session.ranks > 1:
-            replicas = stored_elsewhere(prepared.baseline, version.manifest(), self.session.rank)
-            prepared.baseline.give_up(replicas)
+            names = stored_elsewhere(prepared.baseline, version.manifest(), self.session.rank)
+            prepared.baseline.give_up(names)
         self._baseline = prepared.baseline
         self._restart = False
         self._anchors.landed(version, attempt)
@@ -350,5 +368,6 @@ class Chain:
             flight.land(attempt.committed)
             flight.error = None
             return
-        if isinstance(outcome, Abort) and LOST in outcome.reason:
+        # Who stores a replica may have changed with the ranks, in a run that was resumed.
+        if isinstance(outcome, Abort) and (LOST in outcome.reason or UNSTORED in outcome.reason):
             self._restart = True

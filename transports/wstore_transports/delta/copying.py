@@ -10,6 +10,7 @@ from wstore.errors import InvalidArgument
 from wstore_codecs import tensors as arrays
 from wstore_codecs.block import Block
 from wstore_codecs.cutting import cut
+from wstore_codecs.targets import check_apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -23,15 +24,18 @@ _COPY_ELEMENTS = 4 << 20  # at a time, so that copies to a device stage little
 def check_copies(
     pieces: Iterable[Piece], loaded: Mapping[str, Array], origins: Mapping[str, Block | None]
 ) -> None:
-    """Check all that could stop `copy_into`.
+    """Check all that could stop `copy_into`, or make it wrong.
 
     Args:
         loaded: by stored name.
         origins: which box of its tensor each of those is; names that are missing are whole.
 
     Raises:
-        InvalidArgument: memory that is read-only or expanded, or more than what was loaded.
+        InvalidArgument: memory that is read-only, expanded, or that two tensors share; more than what was
+            loaded.
     """
+    pieces = list(pieces)
+    check_apart(pieces)
     for piece in pieces:
         box = origins.get(piece.name, Block.whole(piece.name, piece.shape))
         if piece.name not in loaded or box is None or not box.contains(piece.box):

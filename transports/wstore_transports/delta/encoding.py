@@ -53,12 +53,15 @@ def encode_whole(baseline: Baseline, index: int, *, codec: str) -> Made:
     """A unit of the baseline as it is, standing alone."""
     unit, views = baseline.units[index], baseline.views(index)
     frame = encode_unit(unit, views, codec=codec, digests=True)
-    return Made(index, frame, baseline.digests[index] or member_digests(unit, views, frame))
+    # Never the digests that are remembered: an anchor's must prove what the memory holds.
+    return Made(index, frame, member_digests(unit, views, frame))
 
 
 def encode_delta(baseline: Baseline, index: int, new: Sequence[Array], *, codec: str) -> Made:
     """What changed in a unit against the baseline."""
     unit = baseline.units[index]
+    if unit.grouped and codec == "auto:max":
+        codec = "auto"  # a group has members that some holder lacks, and `context` needs them all
     frame = encode_unit(
         unit,
         new,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,8 +15,6 @@ from wstore_transports.versions.version import Version
 from wstore_transports.versions.watching import Watcher
 
 if TYPE_CHECKING:
-    import threading
-
     from wstore_transports.delta.ahead import Prepare
     from wstore_transports.delta.prober import Prober
     from wstore_transports.delta.shared_cache import SharedCache
@@ -76,6 +76,9 @@ class Follower:
         self._prepare = prepare
         self._prober: Prober | None = None
         self._patience = patience
+        self._looked = float("-inf")
+        self._over = False
+        self._lock = threading.Lock()  # a look that was given up may end after the wait
         self._ahead: Ahead | None = None
         self._judged = ""  # the attempt that was looked at last
         self._watcher = Watcher(
@@ -96,7 +99,7 @@ class Follower:
         idle = Poll(self._patience.timeout, cancel, url=url, most_s=IDLE_S)
         busy: Poll | None = None
         with ExitStack() as stack:
-            stack.callback(self._drop)
+            stack.callback(self._end)
             if self._cache is not None:
                 self._prober = stack.enter_context(self._cache.prober(self._root.root_id))
             while True:
@@ -121,8 +124,15 @@ class Follower:
     def _look(self) -> Version | None:
         known = self._root.log.known.number
         prober = self._prober
-        if prober is not None and not prober.is_leader() and prober.seen() <= known:
+        now = time.monotonic()
+        if (
+            prober is not None
+            and not prober.is_leader()
+            and prober.seen() <= known
+            and now < self._looked + self._patience.dead_after_s / 4
+        ):
             return None  # another process of this host looks; what it reads ahead is in the cache
+        self._looked = now
         standing = self._watcher.look()
         if prober is not None and prober.is_leader():
             prober.announce(self._root.log.known.number)
@@ -146,14 +156,21 @@ class Follower:
         self._drop()
         under_way = opened.wanted > self._root.log.known.standing.finished
         if under_way and opened.kind == "delta" and opened.base == self._held:
-            self._ahead = Ahead(
-                self._root.place,
-                directory,
-                self._holding,
-                self._spool,
-                cache=self._cache,
-                prepare=self._prepare,
-            )
+            with self._lock:
+                if not self._over:
+                    self._ahead = Ahead(
+                        self._root.place,
+                        directory,
+                        self._holding,
+                        self._spool,
+                        cache=self._cache,
+                        prepare=self._prepare,
+                    )
+
+    def _end(self) -> None:
+        with self._lock:
+            self._over = True
+        self._drop()
 
     def _drop(self) -> None:
         if self._ahead is not None:

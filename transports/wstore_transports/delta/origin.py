@@ -28,9 +28,10 @@ _log = logging.getLogger("wstore.delta")
 class Origin:
     """One root as a subscriber sees it. Thread-safe. Opened on first use: the root need not exist yet."""
 
-    def __init__(self, place: StoragePath | Mirrors) -> None:
+    def __init__(self, place: StoragePath | Mirrors, variant: str = "") -> None:
         self._mirrors = place if isinstance(place, Mirrors) else None
         self.path = place.path if isinstance(place, Mirrors) else place
+        self._variant = variant
         self._root: Root | None = None
 
     @property
@@ -39,7 +40,7 @@ class Origin:
         if self._mirrors is not None:
             return self._mirrors.root()
         if self._root is None:
-            self._root = open_root(self.path)
+            self._root = open_root(self.path, self._variant)
         return self._root
 
     @property
@@ -104,15 +105,25 @@ class Origin:
         return error if self._mirrors is not None else version.missing(error)
 
 
-def open_root(place: StoragePath) -> Root:
-    """The root at a place, or the one that it points to. Raises NoRoot, NotARoot, IntegrityError."""
+def open_root(place: StoragePath, variant: str = "") -> Root:
+    """The root at a place, or the one that it points to; or a variant's below it.
+
+    Raises:
+        NoRoot, NotARoot, IntegrityError.
+    """
     try:
-        return Root.open(place)
+        return Root.open(below(place, variant))
     except NoRoot as missing:
         try:
-            return follow_pointer(place)
+            pointed = follow_pointer(place)
         except NotFound:
             raise missing from None
+    return Root.open(below(pointed.path, variant)) if variant else pointed
+
+
+def below(place: StoragePath, variant: str) -> StoragePath:
+    """Where a variant's root is; "" is the model itself. Raises InvalidArgument: a bad id."""
+    return place / layout.VARIANTS / layout.check_name(variant, "variant") if variant else place
 
 
 class Protection:
@@ -135,7 +146,7 @@ class Protection:
         """Protect these versions, and no others, as soon as may be. Returns at once."""
         with self._lock:
             self._wanted = versions
-            if self._failed or (self._moving is not None and self._moving.is_alive()):
+            if self._moving is not None and self._moving.is_alive():
                 return
             self._moving = threading.Thread(target=self._move, name="wstore-lease", daemon=True)
             self._moving.start()
@@ -162,29 +173,28 @@ class Protection:
                     self._lease = self._take()
                 self._lease.narrow(*wanted)
             except WStoreError as error:
-                _log.warning("reading without a lease: %s", error)
+                level = logging.DEBUG if self._failed else logging.WARNING
+                _log.log(level, "reading without a lease: %s", error)
                 self._failed = True
                 return
+            self._failed = False
             covered = wanted
 
 
-def place_of(
+def origin_of(
     root: StoragePath | str | Sequence[StoragePath | str] | Mirrors, variant: str
-) -> StoragePath | Mirrors:
+) -> Origin:
     """What to follow: a root or mirrors of one; or a variant's root, which lies below it.
 
     Raises:
         InvalidArgument: no URL, or one twice; a bad variant.
     """
-
-    def below(place: StoragePath | str) -> StoragePath:
-        path = StoragePath(place)
-        return path / layout.VARIANTS / layout.check_name(variant, "variant") if variant else path
-
+    if variant:
+        layout.check_name(variant, "variant")
     if isinstance(root, (str, StoragePath)):
-        return below(root)
+        return Origin(StoragePath(root), variant)
     if not isinstance(root, Mirrors):
-        return Mirrors([below(place) for place in root])
+        return Origin(Mirrors([below(StoragePath(place), variant) for place in root]))
     if variant:
         raise InvalidArgument("give the URLs of the mirrors together with a variant")
-    return root
+    return Origin(root)

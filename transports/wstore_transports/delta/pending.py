@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from wstore_transports.delta.baseline import Where
     from wstore_transports.delta.encoding import Made
     from wstore_transports.delta.parts import PartSink, Placed
-    from wstore_transports.versions.documents import Block
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,27 +88,29 @@ class PendingDelta:
         self._changed = 0
         self._placed: dict[int, Placed] = {}
         self._results: dict[int, tuple[Proof, tuple[str, ...]]] = {}
-        self._seen: dict[str, Piece] = {}
-        self._replicas: dict[str, list[Block]] = {}
+        self._seen: set[str] = set()
+        self._tied: dict[str, Piece] = {}  # aliases, and what they are tied to
+        self._ties = {*baseline.aliases, *baseline.aliases.values()}
         self._encoder = DeltaEncoder(baseline, codec=codec, threads=threads, take=self._take)
 
     def add(self, name: str, value: Array | Shard) -> None:
         if name in self._seen:
             raise InvalidArgument(f"tensor {name!r} is given twice")
         piece = piece_of(name, value)
-        self._seen[name] = piece
+        self._seen.add(name)
+        if name in self._ties:
+            self._tied[name] = piece
         if name in self._baseline.replicas:
             self._baseline.check(piece)
-            self._replicas[name] = vouched(piece, self._baseline.cuts)
-            self._contents.replica(name, self._replicas[name])
+            self._contents.replica(name, vouched(piece, self._baseline.cuts))
         elif name not in self._baseline.aliases:
             self._encoder.add(piece)
 
     def finish(self) -> Prepared:
-        self._encoder.finish(set(self._baseline.replicas) - set(self._seen))
+        self._encoder.finish(set(self._baseline.replicas) - self._seen)
         for alias, stored in self._baseline.aliases.items():
             self._check_tied(alias, stored)
-        self._seen.clear()  # nothing of the caller's is held from here on
+        self._tied.clear()  # nothing of the caller's is held from here on
         self._sink.finish()
         return Prepared(self._baseline, self._contents, _nothing, self._land, self._changed)
 
@@ -133,7 +134,8 @@ class PendingDelta:
             raise InvalidArgument(
                 f"tensor {alias!r}, tied to {stored!r}, is missing: hand it in, or publish with full=True"
             )
-        one, other = self._seen[alias], self._seen[stored]
+        one, other = self._tied[alias], self._tied[stored]
+        self._baseline.check(one.named(stored))
         if one.array is other.array or _digest(one) == _digest(other):
             return
         raise InvalidArgument(
@@ -149,7 +151,6 @@ class PendingDelta:
             self._baseline.advance(frames, threads=self._threads)
         for index, (proof, digests) in self._results.items():
             self._baseline.learn(index, proof, digests)
-        self._baseline.replica_blocks.update(self._replicas)
 
 
 class PendingFull:

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from wstore.errors import UnalignedSlice
 from wstore_transports.delta.agreement import decide
 from wstore_transports.delta.binding import bind
 from wstore_transports.delta.rehearsal import Rehearsal
@@ -72,14 +73,16 @@ class Preparation:
                 timeout,
                 cancel,
             )
-            chosen = int(decide(self.group, str(target.number)))
-            if chosen != target.number:
-                target = self.arrivals.find(chosen)
         else:
             target = self.arrivals.await_version(wanted, timeout, cancel)
         waited = time.monotonic() - started
         try:
-            staged = self._insist(position, target, state, rehearsal, ahead, cancel)
+            chosen = int(decide(self.group, str(target.number)))
+            if chosen != target.number:
+                target = self.arrivals.find(chosen)
+            staged = self._insist(
+                position, target, state, rehearsal, ahead, cancel, restart=wanted is None
+            )
         finally:
             if ahead is not None:
                 ahead.close()
@@ -109,23 +112,24 @@ class Preparation:
             )
         manifest = self.origin.manifest(target)
         bound = bind(state, manifest)
-        staged = self.arrivals.stage(
-            replace(target, known=manifest),
-            held,
-            bound.holding(),
-            known,
-            ahead=ahead,
-            cancel=cancel,
-        )
-        if staged.loaded is None:
-            started = time.monotonic()
+        target = replace(target, known=manifest)
+        holding = bound.holding()
+        if holding == position.holding:
+            staged = self.arrivals.stage(target, held, holding, known, ahead=ahead, cancel=cancel)
             try:
-                self.applier.check(staged, rehearsal or Rehearsal(bound, position.slices))
+                if staged.loaded is None:
+                    started = time.monotonic()
+                    self.applier.check(staged, rehearsal or Rehearsal(bound, position.slices))
+                    staged.seconds["check"] = time.monotonic() - started
+                return staged
+            except UnalignedSlice as error:
+                staged.close()
+                _log.warning("whole weights are loaded in place of deltas: %s", error)
             except BaseException:
                 staged.close()
                 raise
-            staged.seconds["check"] = time.monotonic() - started
-        return staged
+        # What is held now was not held before, or its deltas cannot be applied to a part: begin anew.
+        return self.arrivals.stage(target, 0, holding, None, cancel=cancel)
 
     def _insist(
         self,
@@ -135,16 +139,18 @@ class Preparation:
         rehearsal: Rehearsal | None,
         ahead: Ahead | None,
         cancel: threading.Event | None,
+        *,
+        restart: bool,
     ) -> Staged:
-        """The target, staged; an engine of one rank begins again from the newest version when retention was
-        faster."""
+        """The target, staged; an engine of one rank that asked for no version in particular begins again from
+        the newest one when retention was faster."""
         for left in reversed(range(_RESTARTS)):
             try:
                 return self.prefetch(
                     position, target, state, rehearsal=rehearsal, ahead=ahead, cancel=cancel
                 )
             except VersionGone as error:
-                if self.group.size > 1 or not left:
+                if self.group.size > 1 or not restart or not left:
                     raise
                 _log.warning("%s: beginning again from the newest version", error)
                 target = self.arrivals.find(None)

@@ -135,6 +135,7 @@ class Publisher:
                 found, session = enter(
                     path, rank=rank, ranks=world_size, run=run, launch=launch, timeout_s=timeout_s
                 )
+                stack.callback(session.close)
                 first = not self._chains
                 handshake = (
                     Handshake(place, data_url, found, run)
@@ -275,6 +276,11 @@ def _as_it_is(name: str, value: Array | Shard) -> Iterable[tuple[str, Array | Sh
 
 def _each(chains: list[Chain], call: Callable[[Chain], None]) -> None:
     """Call for all, whatever one of them raises; then raise the first."""
-    with ExitStack() as stack:
-        for chain in reversed(chains):
-            stack.callback(call, chain)
+    failures: list[BaseException] = []
+    for chain in chains:
+        try:
+            call(chain)
+        except BaseException as error:  # noqa: BLE001
+            failures.append(error)
+    if failures:
+        raise failures[0]

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from wstore_transports.versions.documents import Manifest
 
 
-def stored_elsewhere(baseline: Baseline, manifest: Manifest, rank: int) -> dict[str, list[Block]]:
-    """This rank's pieces whose blocks another rank stored, with what this rank says of them from now on.
+def stored_elsewhere(baseline: Baseline, manifest: Manifest, rank: int) -> list[str]:
+    """The tensors whose pieces this rank holds and another rank stored.
 
     Args:
         manifest: of a version of whole weights that this rank took part in.
     """
-    found: dict[str, list[Block]] = {}
+    found: list[str] = []
     for name, piece in baseline.pieces.items():
         mine = [
             block
@@ -36,7 +36,7 @@ def stored_elsewhere(baseline: Baseline, manifest: Manifest, rank: int) -> dict[
             for block in mine
         }
         if mine and rank not in owners:
-            found[name] = [_vouch(block.origin, block.extent, block.digest) for block in mine]
+            found.append(name)
     return found
 
 
@@ -46,17 +46,15 @@ def vouched(piece: Piece, cuts: Cuts) -> list[Block]:
     for box in cut(piece.box, cuts=cuts.get(piece.name, ())):
         array = tensors.box_view(piece.array, piece.box.local(box))
         digest = digest_block(array, piece.shape, box.origin, name=piece.name)
-        blocks.append(_vouch(list(box.origin), list(box.extent), digest.hex))
+        blocks.append(
+            Block(
+                origin=list(box.origin),
+                extent=list(box.extent),
+                object=-1,
+                offset=0,
+                nbytes=0,
+                encoding="replica",
+                digest=digest.hex,
+            )
+        )
     return blocks
-
-
-def _vouch(origin: list[int], extent: list[int], digest: str) -> Block:
-    return Block(
-        origin=origin,
-        extent=extent,
-        object=-1,
-        offset=0,
-        nbytes=0,
-        encoding="replica",
-        digest=digest,
-    )

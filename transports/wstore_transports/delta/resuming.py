@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from wstore_codecs.block import Block
 from wstore_codecs.digest import TensorDigest, combine, digest_block
 from wstore_transports.delta.baseline import Baseline
-from wstore_transports.delta.replicas import stored_elsewhere, vouched
+from wstore_transports.delta.replicas import stored_elsewhere
 from wstore_transports.delta.route import find_route
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ def proven_baseline(
     baseline = Baseline(inventory, where=where, threads=threads)
     first = find_route(version, 0).whole
     if ranks > 1 and first is not None:
-        owned = stored_elsewhere(baseline, first.version.whole(first.anchor), rank)
-        baseline.give_up({name: vouched(baseline.pieces[name], {}) for name in owned})
+        baseline.give_up(stored_elsewhere(baseline, first.version.whole(first.anchor), rank))
     return baseline
 
 

@@ -80,11 +80,13 @@ def find_route(target: Version, held: int) -> Route:
         if version.number == held:
             route = Route(target, held, None, tuple(reversed(deltas)))
             return route if best is None or route.nbytes <= best.nbytes else best
-        anchor = version.anchor()
-        if anchor is not None and best is None:
+        anchor = version.anchor() if best is None else None
+        if anchor is not None:
             best = Route(target, None, Whole(version, anchor), tuple(reversed(deltas)))
-            if not 0 < held < version.number:
-                return best
+        if best is not None and (
+            not 0 < held < version.number or sum(d.record.nbytes for d in deltas) > best.nbytes
+        ):
+            return best
         if version.kind == "full":
             break
         deltas.append(version)

@@ -48,15 +48,15 @@ class Staged:
         seconds: by stage.
     """
 
-    route: Route
-    manifest: Manifest
-    holding: Holding
-    loaded: Loaded | None
+    route: Route = field(repr=False)
+    manifest: Manifest = field(repr=False)
+    holding: Holding = field(repr=False)
+    loaded: Loaded | None = field(repr=False)
     fetched_nbytes: int
-    _kept: list[list[KeptFrame]]
-    checked: set[Unit] = field(default_factory=set)
+    _kept: list[list[KeptFrame]] = field(repr=False)
+    checked: set[Unit] = field(default_factory=set, repr=False)
     seconds: dict[str, float] = field(default_factory=dict)
-    _segments: list[list[Frame]] | None = None
+    _segments: list[list[Frame]] | None = field(default=None, repr=False)
 
     @property
     def version(self) -> Version:

@@ -12,7 +12,7 @@ import xxhash
 
 from wstore.errors import IntegrityError, NotFound
 from wstore.transfer import run_parallel
-from wstore_codecs.apply import apply
+from wstore_codecs.apply import apply_fresh
 from wstore_codecs.block import Block
 from wstore_codecs.frame import Frame
 from wstore_codecs.slices import slice_proof
@@ -102,6 +102,9 @@ class Stager:
             try:
                 before = known if whole is None else None
                 manifest, fetched = self._fetch_deltas(route, holding, before, kept, ahead, cancel)
+                if loading is not None and route.deltas:
+                    oldest = route.deltas[0]
+                    _check_follows(oldest, loading.result()[0], self._origin.manifest(oldest))
                 if loading is None or whole is None:
                     if manifest is None:
                         raise AssertionError("a route without a step")
@@ -129,7 +132,7 @@ class Stager:
         state = _state(first, holding, arrays)
         for frames in segments_of(kept):
             slices = missing_slices(frames, state, slices)
-            apply(frames, state, slices=slices, threads=self._threads)
+            apply_fresh(frames, state, slices=slices, threads=self._threads)
         drop_all(kept)
         return Staged(route, manifest or first, holding, Loaded(arrays, slices), 0, [])
 
@@ -205,7 +208,14 @@ class Stager:
             except NotFound as error:
                 raise self._origin.explained(job.version, error) from error
             found.update(zip((frame.offset for frame in missing), replies, strict=True))
-        return [KeptFrame(self._spool, *found[frame.offset]) for frame in job.frames]
+        kept: list[KeptFrame] = []
+        try:
+            for frame in job.frames:
+                kept.append(KeptFrame(self._spool, *found[frame.offset]))
+        except BaseException:
+            drop_all([kept])
+            raise
+        return kept
 
     def _copies(self, version: Version, ref: ObjectRef) -> Copies:
         copies = self._origin.copies(version, ref.name)
@@ -289,8 +299,11 @@ def missing_slices(
     state: Mapping[str, Array | Held | None],
     known: Mapping[Unit, SliceProof],
 ) -> dict[Unit, SliceProof]:
-    """Proofs of the units that a state holds in part and nobody has a proof of yet, with the known ones."""
-    proofs = dict(known)
+    """Proofs of the units that a state holds in part and nobody has a proof of yet, with the known ones; but
+    for those of units that were cut in another way."""
+    units = {frame.header.unit for frame in frames}
+    proofs = {unit: proof for unit, proof in known.items() if unit in units}
+    proofs.update(_apart(known, units) if len(proofs) < len(known) else {})
     for frame in frames:
         header = frame.header
         if header.base is None or header.unit in proofs:
@@ -300,6 +313,23 @@ def missing_slices(
         if not whole:
             proofs[header.unit] = slice_proof(header.unit, state, header.base)
     return proofs
+
+
+def _apart(known: Mapping[Unit, SliceProof], units: set[Unit]) -> dict[Unit, SliceProof]:
+    """The proofs of units that have nothing in common with these."""
+    cut: dict[str, list[Block]] = {}
+    for unit in units:
+        for member in unit.members:
+            cut.setdefault(member.block.tensor, []).append(member.block)
+    return {
+        unit: proof
+        for unit, proof in known.items()
+        if not any(
+            member.block.clip(block) is not None
+            for member in unit.members
+            for block in cut.get(member.block.tensor, ())
+        )
+    }
 
 
 def _held_whole(entry: Array | Held | None, block: Block) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -17,7 +18,7 @@ from wstore_transports.delta.arrivals import Arrivals
 from wstore_transports.delta.binding import bind, holding_of
 from wstore_transports.delta.layouts import Registration
 from wstore_transports.delta.observing import tell_apply
-from wstore_transports.delta.origin import Origin, Protection, place_of
+from wstore_transports.delta.origin import Protection, origin_of
 from wstore_transports.delta.position import Position
 from wstore_transports.delta.preparing import Preparation
 from wstore_transports.delta.shared_cache import SharedCache
@@ -47,9 +48,6 @@ _log = logging.getLogger("wstore.delta")
 
 DEAD_AFTER_S = 35.0
 """How long a publisher's counter may stand still until it counts as gone, unless told otherwise."""
-
-AWAIT_S = 600.0
-"""How long `load` waits for a version that is named and not there yet."""
 
 
 class Subscriber:
@@ -91,13 +89,14 @@ class Subscriber:
             threads: blocks that are decoded and applied at once; the machine's cores when None.
             memory_bytes: of encoded weights that are kept in memory; what is more goes to local disk.
             spill: a directory for that; the system's temporary directory when None.
-            journal: where undo goes that deltas do not hold themselves (256 MiB of memory when None).
+            journal: where undo goes that deltas do not hold themselves; when None, 256 MiB of memory, and
+                what is more goes where `spill` says.
             dead_after_s: how long a publisher may give no sign of life until `wait` raises.
 
         Raises:
             InvalidArgument: no URL, or one twice.
         """
-        self._origin = Origin(place_of(root, variant))
+        self._origin = origin_of(root, variant)
         cache = shared_cache
         if isinstance(cache, (str, Path)):
             cache = SharedCache(cache)
@@ -105,7 +104,8 @@ class Subscriber:
         self._group = group or Alone()
         threads = threads or os.cpu_count() or 1
         self._spool = Spool(memory_bytes, spill)
-        self._applier = Applier(threads, journal or Journal(spill=spill))
+        undo = journal or Journal(spill=spill or tempfile.gettempdir())
+        self._applier = Applier(threads, undo)
         self._protection = Protection(lambda: self._origin.followed.lease(reader_id))
         self._arrivals = Arrivals(
             self._origin,
@@ -186,6 +186,7 @@ class Subscriber:
         box: Mapping[str, tuple[slice, ...]] | None = None,
         *,
         framework: Framework = "numpy",
+        timeout: float = 600.0,
         cancel: threading.Event | None = None,
     ) -> dict[str, Array]:
         """A version in new memory: the nearest whole weights, and the deltas after them.
@@ -193,11 +194,11 @@ class Subscriber:
         From then on this is what the engine holds: hand these arrays to `apply` and `sync`.
 
         Args:
-            version: which one; the newest by default. A number that is not there yet is waited for, ten
-                minutes at most.
+            version: which one; the newest by default. A number that is not there yet is waited for.
             names: what to load; everything by default. Tied names resolve.
             box: by tensor, the slices (step 1) to load of it; others are loaded whole.
             framework: of the memory: "numpy" (bf16 and fp8 by ml_dtypes) or "torch".
+            timeout: seconds to wait for a version that is named and not there yet.
 
         Returns:
             By name, tied names too; tied names are one array.
@@ -210,7 +211,7 @@ class Subscriber:
         if wanted is None:
             target = self.latest()
         else:
-            target = self._arrivals.await_version(wanted, AWAIT_S, cancel)
+            target = self._arrivals.await_version(wanted, timeout, cancel)
         chosen = None if names is None else list(names)
         shapes = self._origin.manifest(target)
         holding = holding_of(shapes, chosen, box or {})
@@ -316,7 +317,11 @@ class Subscriber:
                 self._position, state, wanted, timeout, cancel, confirm
             ),
         )
-        return self.apply(staged, state)
+        try:
+            return self.apply(staged, state)
+        except BaseException:
+            staged.close()
+            raise
 
     def register(self, state: EngineState, engine: str) -> None:
         """Ask the publisher to cut blocks at the bounds of what this engine holds, from the next anchor on.

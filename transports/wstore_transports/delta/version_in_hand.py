@@ -74,9 +74,13 @@ class VersionInHand:
         if error is not None:
             self._give_up(error)
             return
+        pairs = list(zip(self._chains, self._works, strict=True))
         try:
-            for chain, work in zip(self._chains, self._works, strict=True):
-                self._launched.append(chain.launch(work))
+            # All or none: no flight before every form of the weights is encoded.
+            reports = [chain.finish(work) for chain, work in pairs]
+            for (chain, work), report in zip(pairs, reports, strict=True):
+                chain.launch(work)
+                self._launched.append(report)
         except BaseException as failure:
             self._give_up(failure)
             raise

@@ -28,7 +28,7 @@ from wstore_transports.versions.documents import (
 )
 from wstore_transports.versions.gather import gather
 from wstore_transports.versions.log import stand
-from wstore_transports.versions.merge import Merged, merge
+from wstore_transports.versions.merge import Merged, check_tensors, merge
 from wstore_transports.versions.parallel import in_parallel
 from wstore_transports.versions.poll import Poll
 from wstore_transports.versions.sealing import hash_of, seal
@@ -247,6 +247,8 @@ class Attempt:
             dones = gather(self.directory, self.opened, poll, self._check_open, own=self._done)
             shared = self.shared() if self._any_shared(dones) else None
             merged = merge(self.opened, dones, directory=self.name, shared=shared)
+            if self.opened.kind == "delta":
+                check_tensors(self._base(), merged.manifest)
         except (AttemptAborted, IntegrityError, InvalidArgument, InvalidPath) as error:
             self.abort(str(error))
             if isinstance(error, AttemptAborted):
@@ -258,6 +260,13 @@ class Attempt:
         self._merged = merged.manifest
         with self._lock:
             self._append(lambda tip: self._draft_weights(tip, merged, ref))
+
+    def _base(self) -> Manifest:
+        """The manifest of the version that this delta applies to."""
+        previous = self._previous
+        if previous is None or previous.number != self.opened.base:
+            previous = Version(self._place, self._place.log.weights(self.opened.base))
+        return previous.manifest()
 
     def _any_shared(self, dones: list[Done]) -> bool:
         own = self.name + "/"

@@ -33,6 +33,9 @@ class Merged:
     shares: bool
 
 
+UNSTORED = "no rank stored it"
+"""Ends the error about a box that ranks only vouch for."""
+
 _Box = tuple[str, tuple[int, ...], tuple[int, ...]]
 
 
@@ -161,7 +164,7 @@ def _check_replicas(gathered: _Gathered) -> None:
         if writer is None:
             raise InvalidArgument(
                 f"tensor {box[0]!r}, box at {block.origin} of {block.extent}: rank {rank} holds a replica "
-                "of it, and no rank stored it"
+                f"of it, and {UNSTORED}"
             )
         if writer[1].digest != block.digest:
             raise _differ(box, writer[0], rank)
@@ -199,4 +202,26 @@ def _check_inventory(
             found = f"{held.dtype} {held.shape}" if held else "absent"
             raise InvalidArgument(
                 f"tensor {name!r} is {found}; the inventory says {spec.dtype} {spec.shape}"
+            )
+
+
+def check_tensors(base: Manifest, delta: Manifest) -> None:
+    """Check that a delta holds the tensors of the version it applies to: names, dtypes, shapes, aliases.
+
+    Raises:
+        InvalidArgument: what differs.
+    """
+    missing = sorted(base.tensors.keys() - delta.tensors.keys())
+    extra = sorted(delta.tensors.keys() - base.tensors.keys())
+    if missing or extra or base.aliases != delta.aliases:
+        raise InvalidArgument(
+            f"a delta must hold the tensors of its base: missing {missing[:5]}, new {extra[:5]}"
+            + ("" if base.aliases == delta.aliases else ", and other tied names")
+        )
+    for name, tensor in delta.tensors.items():
+        before = base.tensors[name]
+        if (before.dtype, before.shape) != (tensor.dtype, tensor.shape):
+            raise InvalidArgument(
+                f"tensor {name!r} is {tensor.dtype} {tensor.shape} in a delta, and {before.dtype} "
+                f"{before.shape} in its base"
             )

@@ -366,10 +366,9 @@ class PublishSession:
         theirs = (attempt.opened.step, attempt.opened.kind, attempt.opened.base)
         mine = (step, *theirs[1:]) if kind is None else (step, kind, base)
         if theirs != mine:
-            raise InvalidArgument(
-                f"rank 0 opened (step, kind, base) {theirs}, rank {self.rank} {mine}",
-                url=attempt.directory.url,
-            )
+            differ = f"rank 0 opened (step, kind, base) {theirs}, rank {self.rank} {mine}"
+            attempt.abort(differ)  # or rank 0 would wait for this one
+            raise InvalidArgument(differ, url=attempt.directory.url)
         return attempt
 
     def _await_announced(self, poll: Poll) -> Attempt:
