@@ -71,6 +71,7 @@ def test_an_engine_may_pass_over_a_version_but_not_the_last() -> None:
     assert cells(tensor_table(results), 4) == ["10.0x", "0.0x"]
 
 
+@pytest.mark.long
 def test_a_file_by_deltas(tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
     url = str(tmp_path / "root")
     words = ["--url", url, "--model", model, "--versions", "3", "--engines", "1", "--json"]

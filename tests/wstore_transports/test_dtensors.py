@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 RANKS = "tests.wstore_transports.dtensor_ranks"
 
 
+@pytest.mark.long
 def test_two_ranks(tmp_path: Path) -> None:
     run_ranks(f"{RANKS}:two_ranks", 2, tmp_path)
 

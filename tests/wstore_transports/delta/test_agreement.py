@@ -19,15 +19,18 @@ if TYPE_CHECKING:
 RANKS = "tests.wstore_transports.delta.group_ranks"
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("size", [2, 4])
 def test_all_ranks_hear_the_same(tmp_path: Path, size: int) -> None:
     run_ranks(f"{RANKS}:agreeing", size, tmp_path)
 
 
+@pytest.mark.long
 def test_a_killed_rank(tmp_path: Path) -> None:
     run_ranks(f"{RANKS}:one_is_killed", 3, tmp_path, killed=1)
 
 
+@pytest.mark.long
 def test_a_rank_that_does_not_answer(tmp_path: Path) -> None:
     run_ranks(f"{RANKS}:one_is_late", 2, tmp_path)
 

@@ -78,6 +78,7 @@ def two_hosts(
         yield first.path, second.path, server
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2])
 def test_crashes_on_posix(tmp_path: Path, seed: int) -> None:
     _crash_on_posix(tmp_path, seed, Length(versions=3, kills=2))
