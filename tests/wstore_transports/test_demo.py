@@ -44,7 +44,8 @@ def test_train_publish_follow_compare(tmp_path: Path, capsys: pytest.CaptureFixt
     assert children() <= before
 
 
-@pytest.mark.parametrize("runs", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("runs", [1, 2])
 def test_a_real_file_without_torch(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], runs: int
 ) -> None:

@@ -261,3 +261,44 @@ def test_a_publisher_that_is_gone_is_told_from_one_that_has_ended(tmp_path: Path
     assert equal(state, weights)
     with pytest.raises(PublisherLost):
         engine.wait(timeout=30)
+
+
+def test_a_state_that_grows_is_filled(tmp_path: Path) -> None:
+    """Deltas say nothing of a tensor that was not held before: it comes whole."""
+    weights = {"a": np.zeros((300, 300), np.float32), "b": np.full((300, 300), 7, np.float32)}
+    with Publisher(tmp_path.as_posix()) as publisher:
+        publisher.publish(0, weights)
+        publisher.flush()
+        engine = Subscriber(tmp_path.as_posix())
+        a, b = np.ones((300, 300), np.float32), np.ones((300, 300), np.float32)
+        engine.sync({"a": a, "b": None})
+        weights["a"] += 1
+        publisher.publish(1, weights)
+        publisher.flush()
+        engine.sync({"a": a, "b": b})
+        assert equal({"a": a, "b": b}, weights)
+        weights["a"] += 1
+        publisher.publish(2, weights)
+        publisher.flush()
+        with pytest.raises(InvalidArgument, match="share memory"):
+            Subscriber(tmp_path.as_posix()).sync({"a": a, "b": a})
+
+
+def test_deltas_that_replace_all_need_no_room_for_undo_when_loading(tmp_path: Path) -> None:
+    weights = {"w": np.zeros((300, 300), np.float32)}
+    rng = np.random.default_rng(0)
+    with Publisher(tmp_path.as_posix()) as publisher:
+        for step in range(3):
+            publisher.publish(step, weights)
+            publisher.flush()
+            weights["w"][...] = rng.standard_normal((300, 300))
+        tight = Journal(memory_bytes=0)
+        engine = Subscriber(tmp_path.as_posix(), journal=tight)
+        state = engine.load()
+        publisher.publish(3, weights)
+        publisher.flush()
+        with pytest.raises(NoSpace):
+            engine.sync(state)
+        engine = Subscriber(tmp_path.as_posix())
+        assert engine.sync(state).version == publisher.root.latest().number
+        assert equal(state, weights)

@@ -289,3 +289,79 @@ def test_ranks_resume_together_or_begin_anew(tmp_path: Path) -> None:
     ranks_of(url, 2, apart, "job-6")
     assert Subscriber(url).latest().kind == "full"
     assert equal(Subscriber(url).load(), after)
+
+
+def test_an_anchor_proves_the_memory_not_what_is_remembered(tmp_path: Path) -> None:
+    """A bit of the baseline that flips in a tensor which never changes reaches no reader."""
+    weights = {"a": np.zeros((300, 300), np.float32), "b": np.zeros((300, 300), np.float32)}
+    with Publisher(tmp_path.as_posix(), anchor_every=1) as publisher:
+        publisher.publish(0, weights)
+        weights["a"] += 1
+        publisher.publish(1, weights)
+        publisher.flush()
+        baseline = publisher._chains[0]._baseline
+        assert baseline is not None
+        baseline.pieces["b"].array[0, 0] = 99  # type: ignore[index]
+        weights["a"] += 1
+        publisher.publish(2, weights)
+    root = Root.open(StoragePath(tmp_path.as_posix()))
+    assert not root.log.state().anchors
+    del root
+    first = Subscriber(tmp_path.as_posix()).load(3)
+    assert first["b"][0, 0] == 0
+
+
+def test_the_anchor_under_way_is_finished_before_the_end(tmp_path: Path) -> None:
+    weights = model()
+    with Publisher(tmp_path.as_posix(), anchor_every=1) as publisher:
+        for step in range(3):
+            train(weights, step)
+            publisher.publish(step, weights)
+        publisher.end()
+        publisher.end()
+    assert list(Root.open(StoragePath(tmp_path.as_posix())).log.state().anchors) == [3]
+    with pytest.raises(InvalidArgument, match="closed"):
+        publisher.publish(9, weights)
+
+
+def test_resumed_ranks_may_hold_other_shards(tmp_path: Path) -> None:
+    """Who stores what is decided anew: after one version that fails, whole weights come."""
+    url = tmp_path.as_posix()
+    weights = {name: np.full((300, 300), ord(name), np.float32) for name in "ab"}
+    with Publisher(url) as publisher:
+        publisher.publish(0, weights)
+        publisher.flush()
+
+    def work(rank: int, publisher: Publisher) -> None:
+        mine = {"ab"[rank]: weights["ab"[rank]]}
+        publisher.resume(mine)
+        for step in (1, 2):
+            try:
+                publisher.publish(step, mine)
+                publisher.flush()
+            except AttemptAborted:
+                assert step == 1
+
+    ranks_of(url, 2, work, "job-7")
+    assert Subscriber(url).latest().step == 2
+    assert equal(Subscriber(url).load(), weights)
+
+
+def test_resumed_ranks_that_lack_a_tensor_commit_nothing(tmp_path: Path) -> None:
+    url = tmp_path.as_posix()
+    weights = {name: np.full((300, 300), ord(name), np.float32) for name in "abc"}
+
+    def first(rank: int, publisher: Publisher) -> None:
+        publisher.publish(0, {name: weights[name] for name in ("a", "bc")[rank]})
+        publisher.flush()
+
+    def again(rank: int, publisher: Publisher) -> None:
+        mine = {"ab"[rank]: weights["ab"[rank]]}
+        assert publisher.resume(mine)
+        publisher.publish(1, mine)
+        with pytest.raises(AttemptAborted, match=r"missing .'c'"):
+            publisher.flush()
+
+    ranks_of(url, 2, first, "job-8")
+    ranks_of(url, 2, again, "job-9")
+    assert Subscriber(url).latest().step == 0

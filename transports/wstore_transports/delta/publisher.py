@@ -80,7 +80,8 @@ class Publisher:
         Args:
             root: where the versions live; made when absent.
             rank, world_size: this process, and how many write each version together.
-            codec: of deltas: "auto", or "auto:max" for fewer bytes and more time, or any codec's spec.
+            codec: of deltas: "auto"; "auto:max" for fewer bytes and more time, where engines hold whole
+                tensors (those that hold slices follow from anchor to anchor then); or any codec's spec.
             anchor_every: versions from one anchor to the next.
             anchor_codec: of whole weights: "planes", "zstd", "raw"; or "safetensors" for plain files that
                 any library opens, half as large again as with "planes".
