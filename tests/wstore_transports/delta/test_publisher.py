@@ -301,7 +301,7 @@ def test_an_anchor_proves_the_memory_not_what_is_remembered(tmp_path: Path) -> N
         publisher.flush()
         baseline = publisher._chains[0]._baseline
         assert baseline is not None
-        baseline.pieces["b"].array[0, 0] = 99  # type: ignore[index]
+        baseline.pieces["b"].array[0, 0] = 99
         weights["a"] += 1
         publisher.publish(2, weights)
     root = Root.open(StoragePath(tmp_path.as_posix()))
