@@ -20,7 +20,7 @@ from wstore_codecs.base import SparseCodec
 from wstore_codecs.block import MAX_BLOCK_ELEMENTS, Block
 from wstore_codecs.changes import patch_digest
 from wstore_codecs.cutting import Member, Unit
-from wstore_codecs.digest import digest_flat
+from wstore_codecs.digest import digest_block, digest_each, digest_flat
 from wstore_codecs.frame_header import FrameHeader, label_of, spread_of
 from wstore_codecs.proof import Proof, hash_bits, proves
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from wstore_codecs.base import Codec, Encoded
     from wstore_codecs.changes import Changes
+    from wstore_codecs.digest import TensorDigest
     from wstore_codecs.tensors import A, Array, Bits, HostArray
 
 RAW = "raw"
@@ -305,6 +306,23 @@ def decode_unit(frame: Frame, base: Sequence[Array] | None = None) -> list[HostA
         check_base(header, old)
     bits = decode_bits(frame, old)
     return unpack_bits(header.unit, bits)
+
+
+def member_digests(frame: Frame, arrays: Sequence[Array]) -> list[TensorDigest]:
+    """The digest of each member's values, at their place in its tensor: the header's where that says it.
+
+    Args:
+        arrays: the values that the frame leads to, one a member.
+    """
+    unit, digest = frame.header.unit, frame.header.result.digest
+    if not unit.grouped and digest is not None:
+        return [digest]
+    if all(member.block.extent == member.shape for member in unit.members):
+        return digest_each(pack_bits(unit, arrays), [m.block.size for m in unit.members])
+    return [
+        digest_block(array, m.shape, m.block.origin, name=m.block.tensor)
+        for m, array in zip(unit.members, arrays, strict=True)
+    ]
 
 
 def check_base(header: FrameHeader, old: Bits) -> None:

@@ -12,8 +12,7 @@ from wstore.errors import IntegrityError
 from wstore.progress import Tally
 from wstore.transfer import run_parallel
 from wstore_codecs.block import Block
-from wstore_codecs.digest import digest_block, digest_each
-from wstore_codecs.frame import Frame, decode_unit, pack_bits
+from wstore_codecs.frame import Frame, decode_unit, member_digests
 from wstore_transports.checkpoint.placement import MAX_BLOCK_BYTES, cut_blocks
 from wstore_transports.versions.block_source import touched
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
     from wstore.path import StoragePath
     from wstore.progress import Progress
-    from wstore_codecs.tensors import HostArray
     from wstore_transports.checkpoint.targets import Target
     from wstore_transports.versions import documents
     from wstore_transports.versions.copies import Copies
@@ -285,7 +283,7 @@ def _put_frame(request: Request, fetches: Sequence[Fetch], data: memoryview) -> 
             f"tensor {name!r}: its frame is a delta, where whole weights should be"
         )
     arrays = decode_unit(frame)
-    digests = _digests(frame, arrays)
+    digests = (digest.hex for digest in member_digests(frame, arrays))
     members = {
         member.block: (member.shape, array, digest)
         for member, array, digest in zip(unit.members, arrays, digests, strict=True)
@@ -301,20 +299,6 @@ def _put_frame(request: Request, fetches: Sequence[Fetch], data: memoryview) -> 
                 f"tensor {target.name!r}: its frame holds something else than the manifest says"
             )
         target.put(fetch.box, array.reshape(-1).view(np.uint8).data)
-
-
-def _digests(frame: Frame, arrays: Sequence[HostArray]) -> list[str]:
-    """The digest of each member, of what was decoded where the frame's header does not say it."""
-    unit, digest = frame.header.unit, frame.header.result.digest
-    if not unit.grouped and digest is not None:
-        return [digest.hex]
-    if all(member.block.extent == member.shape for member in unit.members):
-        sizes = [member.block.size for member in unit.members]
-        return [one.hex for one in digest_each(pack_bits(unit, arrays), sizes)]
-    pairs = zip(unit.members, arrays, strict=True)
-    return [
-        digest_block(array, m.shape, m.block.origin, name=m.block.tensor).hex for m, array in pairs
-    ]
 
 
 def _part(request: Request, fetch: Fetch, data: memoryview) -> memoryview:

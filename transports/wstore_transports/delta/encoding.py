@@ -12,8 +12,7 @@ import numpy as np
 from wstore.errors import InvalidArgument
 from wstore_codecs import tensors
 from wstore_codecs.base import sparse_codec
-from wstore_codecs.digest import digest_block, digest_each
-from wstore_codecs.frame import encode_unit, pack_bits, unpack_bits
+from wstore_codecs.frame import encode_unit, member_digests, unpack_bits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -54,7 +53,7 @@ def encode_whole(baseline: Baseline, index: int, *, codec: str) -> Made:
     unit, views = baseline.units[index], baseline.views(index)
     frame = encode_unit(unit, views, codec=codec, digests=True)
     # Never the digests that are remembered: an anchor's must prove what the memory holds.
-    return Made(index, frame, member_digests(unit, views, frame))
+    return _made(index, frame, views)
 
 
 def encode_delta(baseline: Baseline, index: int, new: Sequence[Array], *, codec: str) -> Made:
@@ -72,21 +71,11 @@ def encode_delta(baseline: Baseline, index: int, new: Sequence[Array], *, codec:
     )
     if frame.unchanged and baseline.digests[index]:
         return Made(index, frame, baseline.digests[index])
-    return Made(index, frame, member_digests(unit, new, frame))
+    return _made(index, frame, new)
 
 
-def member_digests(unit: Unit, arrays: Sequence[Array], frame: Frame) -> tuple[str, ...]:
-    """The digest of each member's values, at their place in its tensor."""
-    digest = frame.header.result.digest
-    if not unit.grouped and digest is not None:
-        return (digest.hex,)
-    if all(member.block.extent == member.shape for member in unit.members):
-        sizes = [member.block.size for member in unit.members]
-        return tuple(one.hex for one in digest_each(pack_bits(unit, arrays), sizes))
-    return tuple(
-        digest_block(array, member.shape, member.block.origin, name=member.block.tensor).hex
-        for member, array in zip(unit.members, arrays, strict=True)
-    )
+def _made(index: int, frame: Frame, arrays: Sequence[Array]) -> Made:
+    return Made(index, frame, tuple(digest.hex for digest in member_digests(frame, arrays)))
 
 
 class DeltaEncoder:

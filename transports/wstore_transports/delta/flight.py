@@ -55,7 +55,6 @@ class Flight:
         self._land = land
         self._finished = finished
         self._timeout_s = timeout_s
-        self._cancel = threading.Event()
         self._seconds: dict[str, float] = {}
         self._ended = threading.Event()
         self._taken = threading.Lock()  # by what comes first: the take-off, or `drop`
@@ -77,10 +76,6 @@ class Flight:
         (A thread whose `join` is interrupted counts as ended in Python before 3.13, and goes on.)
         """
         return self._ended.wait(timeout)
-
-    def cancel(self) -> None:
-        """End early: what is not committed yet is given up."""
-        self._cancel.set()
 
     def land(self, version: Version) -> None:
         """Take a version as committed: the log shows it, whatever this flight's thread saw."""
@@ -112,7 +107,7 @@ class Flight:
             with telemetry.span("commit", url, level=logging.INFO) as operation:
                 self._write()
                 started = time.monotonic()
-                version = self.attempt.commit(timeout=self._timeout_s, cancel=self._cancel)
+                version = self.attempt.commit(timeout=self._timeout_s)
                 self._seconds["commit"] = time.monotonic() - started
                 self._finished()
                 self.land(version)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wstore_codecs import block as boxes
 from wstore_codecs import tensors
 from wstore_codecs.cutting import cut
 from wstore_codecs.digest import digest_block
 from wstore_transports.versions import layout
 from wstore_transports.versions.documents import Block
+from wstore_transports.versions.manifest import stored_box
 
 if TYPE_CHECKING:
     from wstore_codecs.bulk import Cuts
@@ -29,7 +29,7 @@ def stored_elsewhere(baseline: Baseline, manifest: Manifest, rank: int) -> list[
         mine = [
             block
             for block in manifest.tensors[name].blocks
-            if piece.box.contains(boxes.Block(name, tuple(block.origin), tuple(block.extent)))
+            if piece.box.contains(stored_box(name, block))
         ]
         owners = {
             layout.owner_rank(manifest.objects[block.object].name.rpartition("/")[2])

@@ -5,11 +5,11 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from wstore_codecs.block import Block
 from wstore_codecs.digest import TensorDigest, combine, digest_block
 from wstore_transports.delta.baseline import Baseline
 from wstore_transports.delta.replicas import stored_elsewhere
 from wstore_transports.delta.route import find_route
+from wstore_transports.versions.manifest import stored_box
 
 if TYPE_CHECKING:
     from wstore_transports.checkpoint.pieces import Inventory, Piece
@@ -52,7 +52,7 @@ def _is_there(piece: Piece, manifest: Manifest) -> bool:
         return False
     digests, elements = [], 0
     for block in tensor.blocks:
-        box = Block(piece.name, tuple(block.origin), tuple(block.extent))
+        box = stored_box(piece.name, block)
         if piece.box.contains(box):
             digests.append(TensorDigest.from_hex(block.digest))
             elements += box.size

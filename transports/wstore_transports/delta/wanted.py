@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from wstore.errors import IntegrityError
-from wstore_codecs.block import Block
+from wstore_transports.versions.manifest import stored_box
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from wstore_codecs.block import Block
     from wstore_codecs.frame import Frame
     from wstore_transports.versions import documents
     from wstore_transports.versions.documents import Manifest
@@ -43,7 +44,7 @@ class WantedFrame:
         shapes = {member.block: member.shape for member in unit.members}
         for name, block in self.blocks:
             tensor = manifest.tensors[name]
-            box = _block(name, block)
+            box = stored_box(name, block)
             if (unit.dtype.name, shapes.get(box)) != (tensor.dtype, tuple(tensor.shape)):
                 raise IntegrityError(
                     f"{box}: its frame holds something else than the manifest says"
@@ -72,7 +73,7 @@ def wanted_frames(manifest: Manifest, holding: Holding) -> list[WantedFrame]:
                 continue
             if block.encoding != "frame":
                 raise IntegrityError(f"tensor {name!r}: a delta with plain bytes in it")
-            if box is None or _block(name, block).clip(box) is not None:
+            if box is None or stored_box(name, block).clip(box) is not None:
                 found.setdefault((block.object, block.offset), []).append((name, block))
     frames = []
     for (index, offset), blocks in sorted(found.items()):
@@ -111,7 +112,3 @@ def check_same(before: Manifest, after: Manifest) -> None:
                     f"tensor {name!r}, box at {block.origin} of {block.extent}: a delta calls it unchanged, "
                     "and its digest is another than before"
                 )
-
-
-def _block(name: str, block: documents.Block) -> Block:
-    return Block(name, tuple(block.origin), tuple(block.extent))

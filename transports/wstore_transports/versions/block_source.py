@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from wstore.errors import InvalidArgument
 from wstore_codecs import block as boxes
 from wstore_codecs.dtypes import dtype
-from wstore_transports.versions.manifest import in_one_block
+from wstore_transports.versions.manifest import in_one_block, stored_box
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +60,7 @@ class BlockSource:
             InvalidArgument: as `blocks`.
         """
         wanted = self._wanted(name, box)
-        stored = _box(block, wanted.tensor)
+        stored = stored_box(wanted.tensor, block)
         common = stored.clip(wanted)
         if common is None or block.encoding == "same":
             return
@@ -93,14 +93,10 @@ def touched(tensor: Tensor, wanted: boxes.Block) -> Iterator[tuple[Block, boxes.
             yield tensor.blocks[0], wanted, wanted.size
         return
     for block in tensor.blocks:
-        box = _box(block, wanted.tensor)
+        box = stored_box(wanted.tensor, block)
         common = box.clip(wanted)
         if common is not None:
             yield block, box, common.size
-
-
-def _box(block: Block, name: str) -> boxes.Block:
-    return boxes.Block(name, tuple(block.origin), tuple(block.extent))
 
 
 def _pair(

@@ -91,7 +91,7 @@ def check_layout(manifest: Manifest) -> None:
     for name, tensor in manifest.tensors.items():
         check_tensor(name, tensor, manifest.objects, kind=manifest.kind)
         if not in_one_block(tensor):
-            cover = (_box(name, block) for block in tensor.blocks)
+            cover = (stored_box(name, block) for block in tensor.blocks)
             boxes.check_cover(tensor.shape, cover, tensor=name)
     check_aliases(manifest.tensors, manifest.aliases)
 
@@ -119,13 +119,13 @@ def check_tensor(
     itemsize = dtype(tensor.dtype).itemsize
     fits = in_one_block(tensor)
     for block in tensor.blocks:
-        if not fits and not _box(name, block).within(tensor.shape):
+        if not fits and not stored_box(name, block).within(tensor.shape):
             raise InvalidArgument(
-                f"{_box(name, block)} is not a box of tensor {name!r}, shape {tensor.shape}"
+                f"{stored_box(name, block)} is not a box of tensor {name!r}, shape {tensor.shape}"
             )
         trouble = _trouble(block, itemsize, objects, kind=kind)
         if trouble:
-            raise InvalidArgument(f"{_box(name, block)} {trouble}")
+            raise InvalidArgument(f"{stored_box(name, block)} {trouble}")
 
 
 def in_one_block(tensor: Tensor) -> bool:
@@ -166,7 +166,8 @@ def stores_nothing(block: Block) -> bool:
     return (block.object, block.offset, block.nbytes) == (-1, 0, 0)
 
 
-def _box(name: str, block: Block) -> boxes.Block:
+def stored_box(name: str, block: Block) -> boxes.Block:
+    """The box of a tensor that a document's block is."""
     return boxes.Block(name, tuple(block.origin), tuple(block.extent))
 
 
