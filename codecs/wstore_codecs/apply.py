@@ -20,7 +20,6 @@ import numpy as np
 from wstore.errors import IntegrityError, StateLost
 from wstore_codecs import base as registry
 from wstore_codecs import tensors
-from wstore_codecs.base import SparseCodec
 from wstore_codecs.block import check_disjoint
 from wstore_codecs.chain import Chain, advance, link
 from wstore_codecs.changes import Changes
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Container, Iterable, Mapping, MutableMapping, Sequence
 
+    from wstore_codecs.base import SparseCodec
     from wstore_codecs.block import Block
     from wstore_codecs.cutting import Unit
     from wstore_codecs.proof import Proof
@@ -242,7 +242,8 @@ def _plan(chain: Chain, state: State, slices: Mapping[Unit, SliceProof]) -> _Wor
             raise IntegrityError(f"{header.label()}: a {codec.spec} frame with the wrong proofs")
     target = _target(chain, pieces, slices)
     nbytes = sum(piece.box.size for piece in pieces) * unit.dtype.itemsize
-    sparse = [codec for codec in codecs if isinstance(codec, SparseCodec)]
+    listing = [registry.listing_codec(frame.header.codec) for frame in chain.frames]
+    sparse = [codec for codec in listing if codec is not None]
     if len(sparse) < len(codecs):
         return _Work(chain, target, nbytes, replaces=True)
     if not isinstance(target, SliceTarget) and any(

@@ -149,10 +149,17 @@ def codec(spec: str) -> Codec:
 
 
 @lru_cache(64)
+def listing_codec(spec: str) -> SparseCodec | None:
+    """As `codec`, but None where that one does not list changes. For each frame: `isinstance` with a
+    protocol takes longer than decoding a small one."""
+    found = codec(spec)
+    return found if isinstance(found, SparseCodec) else None
+
+
 def sparse_codec(spec: str) -> SparseCodec:
     """As `codec`, for one that lists changes. Raises UnsupportedOperation for any other."""
-    found = codec(spec)
-    if not isinstance(found, SparseCodec):
+    found = listing_codec(spec)
+    if found is None:
         raise UnsupportedOperation(f"codec {spec!r} does not list changes")
     return found
 

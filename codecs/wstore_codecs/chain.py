@@ -14,7 +14,6 @@ import numpy as np
 
 from wstore.errors import IntegrityError, InvalidArgument, UnsupportedOperation
 from wstore_codecs import base as registry
-from wstore_codecs.base import SparseCodec
 from wstore_codecs.changes import Changes
 from wstore_codecs.frame import (
     Frame,
@@ -30,6 +29,7 @@ from wstore_codecs.frame import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from wstore_codecs.base import SparseCodec
     from wstore_codecs.cutting import Unit
     from wstore_codecs.proof import Proof
     from wstore_codecs.tensors import Array, Bits, HostArray
@@ -147,9 +147,11 @@ def fold(frames: Sequence[Frame]) -> Frame:
     codecs: list[SparseCodec] = []
     lists: list[Changes] = []
     for frame in chain.frames:
-        codec = registry.codec(frame.header.codec)
-        if not isinstance(codec, SparseCodec) or codec.needs_whole_base:
-            raise UnsupportedOperation(f"{header.label()}: a {codec.spec} frame does not fold")
+        codec = registry.listing_codec(frame.header.codec)
+        if codec is None or codec.needs_whole_base:
+            raise UnsupportedOperation(
+                f"{header.label()}: a {frame.header.codec} frame does not fold"
+            )
         lists.append(codec.changes(frame.body(), None, header.size, header.dtype))
         codecs.append(codec)
     encoded = codecs[-1].encode_changes(merge(lists), header.dtype)

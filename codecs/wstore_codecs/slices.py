@@ -16,7 +16,6 @@ import numpy as np
 from wstore.errors import IntegrityError, UnalignedSlice
 from wstore_codecs import base as registry
 from wstore_codecs import tensors
-from wstore_codecs.base import SparseCodec
 from wstore_codecs.digest import TensorDigest, digest_block, digest_update
 from wstore_codecs.frame_header import label_of
 from wstore_codecs.targets import locate
@@ -74,10 +73,10 @@ class SliceTarget:
             self._expected: list[TensorDigest] | None = None
             return
         for frame in chain.frames:
-            codec = registry.codec(frame.header.codec)
-            if not isinstance(codec, SparseCodec) or codec.needs_whole_base:
+            codec = registry.listing_codec(frame.header.codec)
+            if codec is None or codec.needs_whole_base:
                 raise UnalignedSlice(
-                    f"{label}: a {codec.spec} frame needs the whole old block, the state holds a part: "
+                    f"{label}: a {frame.header.codec} frame needs the whole old block, the state holds a part: "
                     "hold the block, or let the trainer cut where the engines do"
                 )
         if known is None or len(known.pieces) != len(pieces):

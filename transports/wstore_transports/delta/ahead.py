@@ -9,9 +9,11 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+import xxhash
 
 from wstore.errors import IntegrityError, NotFound
 from wstore_codecs.frame import Frame
@@ -42,6 +44,32 @@ _AT_ONCE = 4
 _TAIL_BYTES = 64 << 10  # usually holds all of an index
 
 
+@dataclass(slots=True, eq=False)
+class PartAhead:
+    """What was read of an object.
+
+    Attributes:
+        hash: xxh3-128 of all its bytes, 32 hex digits; "" where only some were read.
+        pieces: bytes from an offset on.
+        ready: by offset, frames that are parsed and prepared.
+    """
+
+    hash: str
+    pieces: list[tuple[int, Kept]] = field(default_factory=list)
+    ready: dict[int, Frame] = field(default_factory=dict)
+
+    def views(self) -> list[tuple[int, memoryview]]:
+        """The pieces in memory."""
+        return [(offset, kept.data()) for offset, kept in self.pieces]
+
+    def drop(self) -> None:
+        """Give the room back. Views that were handed out stay good."""
+        for _, kept in self.pieces:
+            kept.drop()
+        self.pieces.clear()
+        self.ready.clear()
+
+
 class Ahead:
     """Reads the parts of one attempt as they appear, as far as the spool has memory for them.
 
@@ -70,11 +98,10 @@ class Ahead:
         self._spool = spool
         self._cache = cache
         self._prepare = prepare
-        self._ready: dict[tuple[str, int], Frame] = {}
         self._pool = ThreadPoolExecutor(_AT_ONCE, "wstore-ahead")
         self._reads: dict[str, Future[None]] = {}
         self._lock = threading.Lock()
-        self._found: dict[str, list[tuple[int, Kept]]] = {}  # by object: bytes from an offset on
+        self._found: dict[str, PartAhead] = {}  # by object
         self._closed = threading.Event()
         self.complete = False
 
@@ -93,30 +120,24 @@ class Ahead:
             elif is_part(path.name) and path.name not in self._reads:
                 self._reads[path.name] = self._pool.submit(self._read, path)
 
-    def frame(self, name: str, offset: int, nbytes: int) -> tuple[memoryview | None, Frame | None]:
-        """Bytes of an object (its name relative to the root) that were read ahead, and the frame that they
-        are where it is ready. Waits for a read of that object that is under way."""
+    def part(self, name: str) -> PartAhead | None:
+        """What was read ahead of an object (its name relative to the root). Waits for a read of it that is
+        under way."""
         prefix = self.directory + "/"
         read = self._reads.get(name.removeprefix(prefix)) if name.startswith(prefix) else None
         if read is None:
-            return None, None
+            return None
         read.result()
-        for start, kept in self._found.get(name, ()):
-            if start <= offset and offset + nbytes <= start + kept.nbytes:
-                data = kept.data()[offset - start : offset - start + nbytes]
-                return data, self._ready.get((name, offset))
-        return None, None
+        return self._found.get(name)
 
     def close(self) -> None:
         """Drop all. Views that were handed out stay good. Idempotent."""
         self._closed.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
         with self._lock:
-            for pieces in self._found.values():
-                for _, kept in pieces:
-                    kept.drop()
+            for part in self._found.values():
+                part.drop()
             self._found.clear()
-            self._ready.clear()
 
     def _read(self, path: StoragePath) -> None:
         name = f"{self.directory}/{path.name}"
@@ -136,7 +157,7 @@ class Ahead:
 
     def _take_part(self, name: str, data: memoryview) -> None:
         """A whole part."""
-        self._keep(name, 0, data)
+        self._keep(name, [(0, data)], xxhash.xxh3_128_hexdigest(data))
         first, stop = index_range(data[-TAIL:], len(data))
         rows = [row for row in parse_index(data[first:stop], data[-TAIL:]) if self._wants(row)]
         self._make_ready(name, [(row, data[row.offset : row.offset + row.nbytes]) for row in rows])
@@ -145,14 +166,14 @@ class Ahead:
         """Parse and prepare frames. They are proven to be the manifest's after the commit."""
         frames = []
         for row, data in found:
-            frame = Frame.parse(data)
+            frame = Frame.parse_proven(data)
             row.check(frame)
             frames.append(frame)
         ready = self._prepare(frames)
         with self._lock:
             if not self._closed.is_set():
                 offsets = (row.offset for row, _ in found)
-                self._ready.update(zip(((name, at) for at in offsets), ready, strict=True))
+                self._found[name].ready.update(zip(offsets, ready, strict=True))
 
     def _read_cached(
         self, cache: SharedCache, path: StoragePath, name: str, size: int
@@ -182,8 +203,7 @@ class Ahead:
         ranges = [(row.offset, row.nbytes) for row in wanted]
         replies = path.read_ranges(ranges, cancel=self._closed)
         found = list(zip(wanted, replies, strict=True))
-        for row, data in found:
-            self._keep(name, row.offset, data)
+        self._keep(name, [(row.offset, data) for row, data in found], "")
         self._make_ready(name, found)
 
     def _wants(self, row: Row) -> bool:
@@ -195,13 +215,19 @@ class Ahead:
         box = self._holding[block.tensor]
         return box is not None and block.clip(box) is not None
 
-    def _keep(self, name: str, offset: int, data: bytes | memoryview) -> None:
-        kept = self._spool.keep(memoryview(data))
+    def _keep(self, name: str, pieces: Sequence[tuple[int, memoryview]], found_hash: str) -> None:
+        part = PartAhead(found_hash)
+        try:
+            for offset, data in pieces:
+                part.pieces.append((offset, self._spool.keep(data)))
+        except BaseException:
+            part.drop()
+            raise
         with self._lock:
             if self._closed.is_set():
-                kept.drop()
+                part.drop()
             else:
-                self._found.setdefault(name, []).append((offset, kept))
+                self._found[name] = part
 
 
 def read_open(place: Place, directory: str) -> Open | None:

@@ -77,6 +77,7 @@ class AnchorJob:
         self._ended = threading.Event()
         self._contents = Contents(baseline)
         self.committed: Anchor | None = None
+        self._rested = time.monotonic()
         threading.Thread(target=self._run, name="wstore-anchor", daemon=True).start()
 
     @property
@@ -103,6 +104,14 @@ class AnchorJob:
         self._cancel.set()
         self._ended.wait()
 
+    def _rest(self) -> None:
+        """Before each upload: as long as the last part took, so that engines and the trainer have half of the
+        link and the processors; then until no delta is under way."""
+        worked = time.monotonic() - self._rested
+        self._cancel.wait(min(worked, PATIENCE_S))
+        self._traffic.give_way()
+        self._rested = time.monotonic()
+
     def _write(self, sink: PartSink) -> None:
         if isinstance(self._snapshot, PieceSnapshot):
             files = write_flat(
@@ -110,7 +119,7 @@ class AnchorJob:
                 self._snapshot.take,
                 sink.to,
                 self._contents,
-                before_upload=self._traffic.give_way,
+                before_upload=self._rest,
                 cancel=self._cancel,
             )
             sink.place(files)
@@ -137,7 +146,7 @@ class AnchorJob:
             Destination(self._anchoring.path, self._anchoring.object_name, f"r{self._rank:05d}.a"),
             self._spool,
             most_queued=2,
-            before_upload=self._traffic.give_way,
+            before_upload=self._rest,
             uploads=1,
             cancel=self._cancel,
         )

@@ -18,7 +18,6 @@ from wstore.transfer import run_parallel
 from wstore_codecs import tensors as arrays
 from wstore_codecs.apply import apply
 from wstore_codecs.block import Block
-from wstore_codecs.frame import Frame
 from wstore_transports.checkpoint.export import (
     complete_directory,
     export,
@@ -32,7 +31,7 @@ from wstore_transports.checkpoint.targets import Target
 from wstore_transports.checkpoint.weights_digest import weights_digest
 from wstore_transports.delta.origin import Origin
 from wstore_transports.delta.route import find_route
-from wstore_transports.delta.staging import LOAD_BUDGET, check_frame
+from wstore_transports.delta.staging import LOAD_BUDGET, check_frame, check_hash
 from wstore_transports.delta.wanted import check_same, wanted_frames
 
 if TYPE_CHECKING:
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from wstore.progress import Progress
+    from wstore_codecs.frame import Frame
     from wstore_codecs.tensors import HostArray
     from wstore_transports.checkpoint.export import PlannedFile
     from wstore_transports.delta.route import Route
@@ -216,15 +216,16 @@ def _read(
     wanted: Sequence[WantedFrame],
     cancel: threading.Event | None,
 ) -> list[Frame]:
-    def use(path: StoragePath) -> list[memoryview]:
+    def use(path: StoragePath) -> list[Frame]:
         found = path.read_ranges([(one.offset, one.nbytes) for one in wanted], cancel=cancel)
-        for one, data in zip(wanted, found, strict=True):
-            check_frame(one, data, manifest, path.url)
-        return found
+        return [
+            check_frame(one, check_hash(one, data, path.url), manifest, path.url)
+            for one, data in zip(wanted, found, strict=True)
+        ]
 
     name = manifest.objects[wanted[0].object].name
     try:
-        return [Frame.parse(data) for data in origin.copies(version, name).read(use, cancel)]
+        return origin.copies(version, name).read(use, cancel)
     except NotFound as error:
         raise version.missing(error) from error
 

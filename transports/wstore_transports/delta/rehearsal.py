@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from wstore_codecs.apply import check_bases
+from wstore_codecs.bulk import in_order
 from wstore_transports.delta.staging import missing_slices
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Rehearsal:
         Raises:
             As `wstore_codecs.apply.check_bases`.
         """
-        decoded = [self._decoded(frame) for frame in frames]
+        decoded = list(in_order(self._decoded, frames, threads=threads))
         new = [frame for frame in decoded if not self._checked(frame)]
         if new:
             slices = missing_slices(new, self._memory, self._slices)

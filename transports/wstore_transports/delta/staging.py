@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from wstore_codecs.slices import SliceProof
     from wstore_codecs.tensors import Array
     from wstore_transports.checkpoint.targets import Framework
-    from wstore_transports.delta.ahead import Ahead
+    from wstore_transports.delta.ahead import Ahead, PartAhead
     from wstore_transports.delta.origin import Origin
     from wstore_transports.delta.route import Route, Whole
     from wstore_transports.delta.shared_cache import SharedCache
@@ -47,6 +47,9 @@ _log = logging.getLogger("wstore.delta")
 
 REQUESTS = 8
 """Objects that are read at once."""
+
+WHOLE_FROM = 0.9
+"""Share of an object that must be wanted for it to be read whole."""
 
 LOAD_BUDGET = 256 << 20
 """Bytes that loading whole weights may hold beside them."""
@@ -190,24 +193,19 @@ class Stager:
     def _read(
         self, job: _Job, ahead: Ahead | None, cancel: threading.Event | None
     ) -> list[KeptFrame]:
-        ref = job.manifest.objects[job.frames[0].object]
-        found = {} if ahead is None else _read_ahead(job, ref.name, ahead)
+        ref = job.ref
+        part = None if ahead is None else ahead.part(ref.name)
+        found = {} if part is None else _from_ahead(job, part)
         missing = [frame for frame in job.frames if frame.offset not in found]
-
-        def use(path: StoragePath) -> list[tuple[memoryview, Frame]]:
-            ranges = [(frame.offset, frame.nbytes) for frame in missing]
-            replies = path.read_ranges(ranges, cancel=cancel)
-            return [
-                (data, check_frame(frame, data, job.manifest, path.url))
-                for frame, data in zip(missing, replies, strict=True)
-            ]
-
         if missing:
+
+            def use(path: StoragePath) -> Mapping[int, tuple[memoryview, Frame]]:
+                return _read_frames(job, missing, path, cancel)
+
             try:
-                replies = self._copies(job.version, ref).read(use, cancel)
+                found |= self._copies(job.version, ref).read(use, cancel)
             except NotFound as error:
                 raise self._origin.explained(job.version, error) from error
-            found.update(zip((frame.offset for frame in missing), replies, strict=True))
         kept: list[KeptFrame] = []
         try:
             for frame in job.frames:
@@ -224,18 +222,60 @@ class Stager:
         return CachedCopies(self._cache, version.place.root_id, ref, copies)
 
 
-def _read_ahead(job: _Job, name: str, ahead: Ahead) -> dict[int, tuple[memoryview, Frame]]:
-    """The frames of a job that were read already, by offset; what is not sound is read again."""
+def _read_frames(
+    job: _Job,
+    wanted: Sequence[WantedFrame],
+    path: StoragePath,
+    cancel: threading.Event | None,
+) -> dict[int, tuple[memoryview, Frame]]:
+    """Frames of one copy of a job's object, proven, by offset.
+
+    An object that is wanted almost whole is read whole, and one hash proves all its frames.
+    """
+    size = job.ref.size
+    if sum(frame.nbytes for frame in wanted) >= WHOLE_FROM * size:
+        (data,) = path.read_ranges([(0, size)], cancel=cancel)
+        return _proven(job, wanted, [(0, data)], xxhash.xxh3_128_hexdigest(data), path.url)
+    replies = path.read_ranges([(one.offset, one.nbytes) for one in wanted], cancel=cancel)
+    pieces = [(frame.offset, data) for frame, data in zip(wanted, replies, strict=True)]
+    return _proven(job, wanted, pieces, "", path.url)
+
+
+def _from_ahead(job: _Job, part: PartAhead) -> dict[int, tuple[memoryview, Frame]]:
+    """The frames of a job that were read already, proven, by offset; what is not sound is read again."""
+    url = job.version.object(job.ref.name).url
+    try:
+        return _proven(job, job.frames, part.views(), part.hash, url, part.ready)
+    except IntegrityError as error:
+        _log.debug("what was read ahead is not used: %s", error)
+        return {}
+
+
+def _proven(
+    job: _Job,
+    wanted: Sequence[WantedFrame],
+    pieces: Sequence[tuple[int, memoryview]],
+    found_hash: str,
+    url: str,
+    ready: Mapping[int, Frame] | None = None,
+) -> dict[int, tuple[memoryview, Frame]]:
+    """The frames that lie in pieces of an object, by offset. Raises IntegrityError unless they are those that
+    the manifest names.
+
+    Args:
+        found_hash: of all the object's bytes, where it was taken: when that is right, so are all frames.
+        ready: what was parsed of these very bytes already.
+    """
     found: dict[int, tuple[memoryview, Frame]] = {}
-    url = job.version.object(name).url
-    for wanted in job.frames:
-        data, ready = ahead.frame(name, wanted.offset, wanted.nbytes)
-        if data is None:
-            continue
-        try:
-            found[wanted.offset] = data, check_frame(wanted, data, job.manifest, url, ready)
-        except IntegrityError as error:
-            _log.debug("what was read ahead is not used: %s", error)
+    for frame in wanted:
+        for start, piece in pieces:
+            data = piece[frame.offset - start :][: frame.nbytes] if start <= frame.offset else None
+            if data is not None and len(data) == frame.nbytes:
+                if not found_hash or found_hash != job.ref.hash:
+                    check_hash(frame, data, url)
+                known = None if ready is None else ready.get(frame.offset)
+                found[frame.offset] = data, check_frame(frame, data, job.manifest, url, known)
+                break
     return found
 
 
@@ -246,6 +286,10 @@ class _Job:
     version: Version
     manifest: Manifest
     frames: tuple[WantedFrame, ...]
+
+    @property
+    def ref(self) -> ObjectRef:
+        return self.manifest.objects[self.frames[0].object]
 
     @property
     def nbytes(self) -> int:
@@ -267,6 +311,17 @@ def _check_follows(version: Version, before: Manifest, manifest: Manifest) -> No
         raise
 
 
+def check_hash(wanted: WantedFrame, data: memoryview, url: str) -> memoryview:
+    """`data` itself. Raises IntegrityError unless its hash is the one that a manifest gives."""
+    if len(data) != wanted.nbytes or xxhash.xxh3_128_hexdigest(data) != wanted.hash:
+        raise IntegrityError(
+            f"tensor {wanted.blocks[0][0]!r}: bytes {wanted.offset} to {wanted.offset + wanted.nbytes} "
+            "do not have the hash that the manifest gives",
+            url=url,
+        )
+    return data
+
+
 def check_frame(
     wanted: WantedFrame,
     data: memoryview,
@@ -274,19 +329,14 @@ def check_frame(
     url: str,
     ready: Frame | None = None,
 ) -> Frame:
-    """The frame that these bytes are. Raises IntegrityError unless it is the one that a manifest names.
+    """The frame that these bytes, which are proven, are. Raises IntegrityError unless it is what a manifest
+    says.
 
     Args:
         ready: what was parsed of these very bytes already.
     """
-    if len(data) != wanted.nbytes or xxhash.xxh3_128_hexdigest(data) != wanted.hash:
-        raise IntegrityError(
-            f"tensor {wanted.blocks[0][0]!r}: bytes {wanted.offset} to {wanted.offset + wanted.nbytes} "
-            "do not have the hash that the manifest gives",
-            url=url,
-        )
     try:
-        frame = ready or Frame.parse(data)
+        frame = ready or Frame.parse_proven(data)
         wanted.check(frame, manifest)
     except IntegrityError as error:
         error.url = url

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from wstore.errors import NotFound
 from wstore_codecs import base as codecs
 from wstore_codecs import frame_header
-from wstore_codecs.base import SparseCodec
 from wstore_transports.delta.wanted import wanted_frames
 from wstore_transports.examining.history import raw_nbytes
 from wstore_transports.versions.parallel import in_parallel
@@ -176,7 +175,7 @@ def changed_elements(head: memoryview) -> int | None:
         return None
     if header.base == header.result:
         return 0
-    codec = codecs.codec(header.codec)
-    if not isinstance(codec, SparseCodec):
+    codec = codecs.listing_codec(header.codec)
+    if codec is None:
         return None
     return codec.count(head[frame_header.header_size(head) :], header.size)
