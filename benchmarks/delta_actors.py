@@ -155,11 +155,12 @@ class Engine:
         """The same so many times: (seconds, when it ended) of each."""
         return [(self.prefetch(), time.monotonic()) for _ in range(count)]
 
-    def loops(self, rounds: int, seed: int) -> tuple[Row, Row]:
+    def loops(self, url: str, rounds: int, seed: int) -> tuple[Row, Row]:
         """How fast one pure Python thread runs beside a prefetch (read, proven, decoded, checked against the
         weights), and beside boto3's bare reads of the same objects."""
         from benchmarks.peers import Boto3Objects
 
+        self.load(url, self._subscriber.latest().number - 1)
         version = self._subscriber.latest()
         names = [ref.name for ref in version.manifest().objects]
         other = Boto3Objects([version.object(name).url for name in names])

@@ -101,9 +101,13 @@ class Place:
             found.append(self._timing("tenth delta", totals[9:10]))
         return [*found, *self._engine_alone()]
 
+    @property
+    def _late(self) -> str:
+        return f"{self.url}/late"
+
     def late_joiner(self) -> list[Timing]:
         """An engine that joins some versions behind whole weights, and one that loads those alone."""
-        url = f"{self.url}/late"
+        url = self._late
         self._trainer.do(Trainer.open, url)
         anchor = self._trainer.do(Trainer.publish)
         for number in range(BEHIND):
@@ -135,8 +139,8 @@ class Place:
         return [self._timing("checkpoint", totals, nbytes)]
 
     def loops(self) -> list[Row]:
-        """What a pure Python thread of the engine gets done beside reads."""
-        return list(self._engine.do(Engine.loops, max(5, self._rounds), self._seed))
+        """What a pure Python thread of the engine gets done beside reads of the last delta for the late joiner."""
+        return list(self._engine.do(Engine.loops, self._late, max(5, self._rounds), self._seed))
 
     def beside_anchor(self) -> list[Timing]:
         """Prefetches of a version while the trainer uploads an anchor, and afterwards."""

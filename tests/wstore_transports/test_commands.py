@@ -106,22 +106,26 @@ class Plain(Wrapper):
         return Capabilities(create_if_absent=False, if_match=False)
 
 
-def test_gc_warns_where_nothing_keeps_a_publisher_apart(
+def test_gc_is_refused_where_nothing_keeps_a_publisher_apart(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = StoragePath("memory://gc/root", store=Plain(MemoryStore("gc")))
     monkeypatch.setattr("wstore_transports.commands.collecting.opened", lambda *_: place)
-    root = Root.create(place, lease_s=0.01)
-    session = root.begin_session("run")
+    root = Root.create(place, lease_s=1)
+    session = root.begin_session("run", interval_s=0.02)
     assert run(capsys, "gc", "it")[2] == ""  # it only shows
+    log = root.log.refresh().number
     code, _, err = run(capsys, "gc", "it", "--yes")
-    assert (code, "this collection apart" in err) == (0, True)
-    session.close()
-    session = root.begin_session("run")
+    assert (code, "memory://gc/root: a publisher lives here" in err) == (2, True)
+    assert root.log.refresh().number == log
+    session.close()  # it gives no sign of life any more
+    code, _, err = run(capsys, "gc", "it", "--yes")
+    assert (code, "for a sign of life" in err) == (0, True)
+    session = root.begin_session("run", interval_s=0.02)
     session.end()
-    session.close()
     code, _, err = run(capsys, "gc", "it", "--yes")
-    assert (code, "apart" in err) == (0, False)
+    assert (code, "sign of life" in err) == (0, False)
+    session.close()
 
 
 @pytest.mark.parametrize("deep", [[], ["--deep"]])

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 from tests.wstore.sftp_server import PASSWORD, sftp_server
+from tests.wstore_transports.delta.models import equal, model, train
 from wstore import StoragePath
 from wstore.cli import main
 from wstore.testing.azurite import create_container
 from wstore.testing.fake_gcs import FakeGcs
 from wstore.testing.fault_server import FaultServer
 from wstore_transports.checkpoint import CheckpointReader, CheckpointWriter, weights_digest
+from wstore_transports.delta import Publisher, Subscriber
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,6 +93,24 @@ def test_versions_are_written_and_read(root: StoragePath) -> None:
     target = {"w1": np.zeros((300, 1000), np.float32)}
     reader.load(names=["w1"], out=target)
     assert (target["w1"] == weights["w1"]).all()
+
+
+def test_deltas_are_followed(root: StoragePath) -> None:
+    """Whole weights, deltas, an anchor, an engine that follows and one that joins late."""
+    weights = model()
+    with Publisher(root, anchor_every=2, keep=3) as publisher, Subscriber(root) as engine:
+        publisher.publish(0, weights)
+        publisher.flush()
+        held = engine.load()
+        for step in range(1, 5):
+            train(weights, step)
+            publisher.publish(step, weights)
+            report = engine.sync(held, timeout=60)
+            assert (report.step, report.digest) == (step, weights_digest(weights))
+            assert equal(held, weights)
+        publisher.flush()
+        with Subscriber(root) as late:
+            assert equal(late.load(), weights)
 
 
 @pytest.mark.long

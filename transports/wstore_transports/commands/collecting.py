@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,7 @@ from wstore.cli_output import (
     sleep_showing,
 )
 from wstore.cli_paths import Client, opened
+from wstore.errors import UnsupportedOperation
 from wstore_transports.commands.urls import AsJson, RootUrl, find_root
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from wstore.cli_output import Json
     from wstore_transports.versions import Fate, Root
     from wstore_transports.versions.garbage import Going
+
+_LOOK_S = 1.0
 
 
 def gc(
@@ -39,7 +43,7 @@ def gc(
 
     Versions that living readers lease stay. Deleting waits one lease period (a minute by default) first,
     so that a reader that is just starting is seen. Where one was starting all the while nothing is deleted:
-    exit status 1, run it again.
+    exit status 1, run it again. On a store that keeps no two publishers apart it is refused beside a living one.
     """
     from wstore_transports.versions import Retention, collect, plan_gc
 
@@ -54,7 +58,7 @@ def gc(
                 plan.versions, plan.objects, end="would go; nothing was deleted, --yes does it"
             )
         return
-    _warn_of_publishers(root)
+    _require_no_publisher(root)
     if not as_json:
         print(f"waiting {root.lease_s:g} s for readers, then deleting", file=sys.stderr)
     with CountBar("deleting") as bar:
@@ -78,16 +82,31 @@ def gc(
         raise typer.Exit(1)
 
 
-def _warn_of_publishers(root: Root) -> None:
-    """A collection writes to the log, as a publisher does; not every store keeps the two apart."""
-    if not root.single_publisher or root.log.refresh().standing.ended:
+def _require_no_publisher(root: Root) -> None:
+    """A collection writes to the log, as a publisher does; not every store keeps the two apart.
+
+    Raises UnsupportedOperation where one shows a sign of life within a lease period.
+    """
+    standing = root.log.refresh().standing
+    if not root.single_publisher or not standing.epoch or standing.ended:
         return
     print(
-        f"wstore: {printable(root.path.url)}: this store cannot create an object only if it is absent, so "
-        "nothing keeps a publisher and this collection apart: make sure that none publishes meanwhile, or "
-        "let the publisher's own retention delete",
+        f"waiting up to {root.lease_s:g} s for a sign of life of the publisher, which nothing keeps apart "
+        "from this collection here",
         file=sys.stderr,
     )
+    first = root.counter(standing.epoch)
+    until = time.monotonic() + root.lease_s
+    while time.monotonic() < until:
+        time.sleep(min(_LOOK_S, root.lease_s / 4))
+        now = root.counter(standing.epoch)
+        if now != first or root.log.refresh().standing.epoch != standing.epoch:
+            raise UnsupportedOperation(
+                "a publisher lives here, and this store cannot create an object only if it is absent, so "
+                "nothing would keep it and a collection apart: let its own retention delete (`keep=`), or "
+                "run this when it has ended",
+                url=root.path.url,
+            )
 
 
 def _gc_fields(
