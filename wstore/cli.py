@@ -15,8 +15,7 @@ INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line (default: the process's) and return its exit code; never raises unless
-    `--debug` is among the arguments."""
+    """Run one command line (default: the process's) and return its exit code; never raises."""
     try:
         from wstore import cli_program
 

@@ -56,6 +56,11 @@ def cp(
     if source == STDIN:
         _copy_stdin(opened(target, client), as_json=as_json)
         return
+    if target == STDIN:
+        raise InvalidArgument(
+            "`wstore cat` writes an object to standard output; a file of this name is ./-",
+            url=target,
+        )
     path, place = opened(source, client), opened(target, client)
     into = target.endswith("/")
     copies = _tree(path, place) if recursive else [_single(path, place, into=into)]

@@ -1,7 +1,7 @@
 """The program `wstore`: its global options, how errors look, and commands of other packages.
 
 Exit codes: 0 done, 1 failed (the store, or a verification), 2 wrong use, 3 not found, 4 timed out while
-waiting, 130 interrupted. An error is one line on stderr; `--debug` shows the traceback instead.
+waiting, 130 interrupted. An error is one line on stderr; `--debug` shows its traceback before.
 
 A distribution adds a command through the entry-point group `wstore.commands`: a name, and a function
 with typer's annotations whose docstring is the help. It is imported only when it is called or when help
@@ -15,6 +15,7 @@ import io
 import logging
 import os
 import sys
+import traceback
 from importlib import metadata
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,16 +51,16 @@ BUILT_IN: dict[str, Callable[..., None]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line (default: the process's) and return its exit code. Raises errors where
-    `--debug` is among the arguments, else only KeyboardInterrupt, before a command runs."""
+    """Run one command line (default: the process's) and return its exit code. Raises only
+    KeyboardInterrupt, before a command runs."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     command = next((word for word in words if not word.startswith("-")), None)
     before = words if command is None else words[: words.index(command)]
     try:
         return _run(words, command)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - it is reported
         if "--debug" in before:
-            raise
+            traceback.print_exception(error)
         return _report(error)
 
 

@@ -13,6 +13,12 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
+
+    import numpy as np
+
+    S = TypeVar("S", bound=tuple[Any, ...])
+    D = TypeVar("D", bound=np.dtype[Any])
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,6 +56,18 @@ def compiled(kernel: Callable[P, R], signature: str) -> Callable[P, R]:
 def is_compiled(kernel: Callable[..., object], signature: str) -> bool:
     """Whether `compiled` would return at once."""
     return (f"{kernel.__module__}.{kernel.__qualname__}", signature) in _done
+
+
+def frozen(array: np.ndarray[S, D]) -> np.ndarray[S, D]:
+    """A view that may not be written, as the kernels take their inputs."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def read_only(kind: str) -> str:
+    """The numba type of a frozen, contiguous 1-d array."""
+    return f"Array({kind}, 1, 'C', readonly=True)"
 
 
 def _compile(kernel: Callable[P, R], signature: str) -> Callable[P, R]:

@@ -18,7 +18,6 @@ import pytest
 
 from wstore import StoragePath, cli, cli_program
 from wstore.cli_output import Bar, human_size, printable
-from wstore.errors import NotFound
 
 if TYPE_CHECKING:
     from tests.conftest import MakeBucket, UseEndpoint
@@ -268,6 +267,7 @@ def test_wait_times_out_with_its_own_code(run: Run, tmp_path: Path) -> None:
         (["stat"], 2, "URL"),
         (["no-such-command"], 2, "no-such-command"),
         (["wait", "--timeout", "-1", "/x"], 2, "--timeout"),
+        (["cp", "/dev/null", "-"], 2, "`wstore cat` writes"),
     ],
 )
 def test_error_is_one_line_on_stderr(run: Run, arguments: list[str], code: int, says: str) -> None:
@@ -278,18 +278,12 @@ def test_error_is_one_line_on_stderr(run: Run, arguments: list[str], code: int, 
     assert found.err.count("\n") == 1
 
 
-def test_debug_lets_the_error_out_with_its_traceback(run: Run) -> None:
-    with pytest.raises(NotFound):
-        run("--debug", "stat", "/no/such/file")
-
-
-@pytest.mark.long
-def test_debug_shows_the_traceback_of_the_program() -> None:
-    command = [PROGRAM, "--debug", "stat", "/no/such/file"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
-    assert "Traceback" in done.stderr
-    assert "NotFound" in done.stderr
+def test_debug_shows_the_traceback_before_the_line(run: Run) -> None:
+    found = run("--debug", "stat", "/no/such/file")
+    assert (found.code, found.out) == (3, "")
+    assert found.err.startswith("Traceback")
+    assert "wstore.errors.NotFound: file:///no/such/file" in found.err
+    assert found.err.splitlines()[-1].startswith("wstore: file:///no/such/file")
 
 
 @pytest.mark.long

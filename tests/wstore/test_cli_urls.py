@@ -177,6 +177,7 @@ def test_the_command_is_known_once_it_is_typed() -> None:
     assert command_typed(["ls"], {}) is None
 
 
+@pytest.mark.long
 def test_the_program_answers_a_shell(tmp_path: Path) -> None:
     (tmp_path / "weights").write_bytes(b"")
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +29,8 @@ from wstore_codecs.digest_plan import index_map
 from wstore_codecs.kernels import sparse
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from wstore_codecs.tensors import Bits
 
 SIZES = (1, 63, 64, 65, 4097, 12_345)
@@ -63,6 +68,23 @@ def test_changes_are_what_differs(width: str, rule: Rule) -> None:
     for size in SIZES:
         for density in DENSITIES:
             check(*pair(width, size, density, seed=size), rule)
+
+
+@pytest.mark.long
+def test_the_same_on_a_processor_that_packs_no_vectors(tmp_path: Path) -> None:
+    """The code for any x86 in place of that for this machine."""
+    environment = {
+        **os.environ,
+        "NUMBA_CPU_NAME": "generic",
+        "NUMBA_CACHE_DIR": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }
+    tests = f"{__file__}::{test_changes_are_what_differs.__name__}"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout
+    assert " passed" in ran.stdout
+    assert list(tmp_path.rglob("sparse._find*.nbi"))  # compiled for it, not taken from elsewhere
 
 
 @given(st.lists(st.tuples(st.integers(0, 65535), st.integers(0, 65535)), min_size=1, max_size=200))

@@ -17,7 +17,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from wstore_codecs.jit import compiled
+from wstore_codecs.jit import compiled, frozen, read_only
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,7 +120,7 @@ def census(old: Bits, gaps: UInt32s, values: Bits, stride: int) -> tuple[Int64s,
     every `stride`-th old element have each key."""
     keys, sample = np.zeros(KEYS * BUCKETS, np.int64), np.zeros(KEYS, np.int64)
     kernel = compiled(_census, _census_signature(old.dtype.name))
-    kernel(_frozen(old), _frozen(gaps), _frozen(values), stride, keys, sample)
+    kernel(frozen(old), frozen(gaps), frozen(values), stride, keys, sample)
     return keys.reshape(KEYS, BUCKETS), sample
 
 
@@ -197,9 +197,9 @@ def split(
     starts = np.cumsum(counts) - counts
     kernel = compiled(_split, _split_signature(old.dtype.name))
     kernel(
-        _frozen(old),
-        _frozen(gaps),
-        _frozen(values),
+        frozen(old),
+        frozen(gaps),
+        frozen(values),
         least,
         _class_of(least),
         starts,
@@ -318,9 +318,9 @@ def merge(
     ends = np.cumsum(counts)
     kernel = compiled(_merge, _merge_signature(old.dtype.name))
     done = kernel(
-        _frozen(old),
-        _frozen(gaps),
-        _frozen(values),
+        frozen(old),
+        frozen(gaps),
+        frozen(values),
         least,
         _ranked(),
         ends - counts,
@@ -354,30 +354,19 @@ def _ranked() -> Keys:
     return table.reshape(-1)
 
 
-def _frozen(array: Any) -> Any:
-    """A view that the kernels take as read-only, as every input is compiled."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
-
-
-def _read(kind: str) -> str:
-    return f"Array({kind}, 1, 'C', readonly=True)"
-
-
 def _census_signature(width: str) -> str:
-    return f"void({_read(width)}, {_read('uint32')}, {_read(width)}, int64, int64[::1], int64[::1])"
+    return f"void({read_only(width)}, {read_only('uint32')}, {read_only(width)}, int64, int64[::1], int64[::1])"
 
 
 def _split_signature(width: str) -> str:
     return (
-        f"void({_read(width)}, {_read('uint32')}, {_read(width)}, uint8[::1], uint8[::1], "
+        f"void({read_only(width)}, {read_only('uint32')}, {read_only(width)}, uint8[::1], uint8[::1], "
         f"int64[::1], uint32[::1], {width}[::1])"
     )
 
 
 def _merge_signature(width: str) -> str:
     return (
-        f"int64({_read(width)}, {_read('uint32')}, {_read(width)}, uint8[::1], uint8[::1], "
+        f"int64({read_only(width)}, {read_only('uint32')}, {read_only(width)}, uint8[::1], uint8[::1], "
         f"int64[::1], int64[::1], uint32[::1], {width}[::1])"
     )

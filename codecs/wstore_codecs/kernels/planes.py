@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wstore_codecs.jit import compiled
+from wstore_codecs.jit import compiled, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,14 +87,14 @@ def split(bits: Bits, *, turned: bool) -> tuple[Bytes, ...]:
     if width == 1:
         return (bits.astype(np.uint8, copy=True),)
     planes = tuple(np.empty(bits.size, np.uint8) for _ in range(width))
-    frozen = _frozen(bits)
+    source = frozen(bits)
     if width == 2:
-        compiled(_split_two, _SPLIT_TWO)(frozen, turned, planes[0], planes[1])
+        compiled(_split_two, _SPLIT_TWO)(source, turned, planes[0], planes[1])
         return planes
     kernel = compiled(_split_wide, _split_signature(width))
     for first in range(0, width, 2):
         shift = 8 * (width - 2 - first)
-        kernel(frozen, shift, turned and first == 0, planes[first], planes[first + 1])
+        kernel(source, shift, turned and first == 0, planes[first], planes[first + 1])
     return planes
 
 
@@ -106,16 +106,16 @@ def merge(planes: Sequence[Bytes], out: Bits, *, turned: bool) -> None:
     if width == 1:
         np.copyto(out, planes[0])
         return
-    frozen = [_frozen(plane) for plane in planes]
+    sources = [frozen(plane) for plane in planes]
     if width == 2:
-        compiled(_merge_two, _MERGE_TWO)(frozen[0], frozen[1], turned, out)
+        compiled(_merge_two, _MERGE_TWO)(sources[0], sources[1], turned, out)
         return
     kernel = compiled(_merge_wide, _merge_signature(width))
     if not turned:
         out[:] = 0
     for first in range(0, width, 2):
         shift = 8 * (width - 2 - first)
-        kernel(frozen[first], frozen[first + 1], shift, turned and first == 0, out)
+        kernel(sources[first], sources[first + 1], shift, turned and first == 0, out)
 
 
 def warm() -> None:
@@ -125,13 +125,6 @@ def warm() -> None:
     for width in (4, 8):
         compiled(_split_wide, _split_signature(width))
         compiled(_merge_wide, _merge_signature(width))
-
-
-def _frozen(array: Bits) -> Bits:
-    """A view that the kernels take as read-only, as every input is compiled."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
 
 
 _BYTES = "Array(uint8, 1, 'C', readonly=True)"

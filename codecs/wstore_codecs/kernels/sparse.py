@@ -2,7 +2,8 @@
 
 Detection compares 64 elements at a time as one vector; LLVM makes that the widest compare the machine
 has. It runs a few thousand elements ahead of the branches that look at the result, so that a branch that
-was mispredicted waits for the first-level cache, never for memory.
+was mispredicted waits for the first-level cache, never for memory. Where the processor packs vectors by a
+mask, places are listed without branches.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import threading
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba import types
+from numba.core import config
 from numba.extending import intrinsic
 
-from wstore_codecs.jit import compiled
+from wstore_codecs.jit import compiled, frozen, read_only
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,6 +101,57 @@ def _make_population(_typing: Any, mask: Any) -> Any:
     return types.int64(types.uint64), make
 
 
+def _packs() -> bool:
+    """Whether the code is for a processor that packs the bytes of a vector by a mask (AVX-512 VBMI2)."""
+    chosen = vars(config)
+    if chosen["CPU_NAME"] or chosen["CPU_FEATURES"]:  # it is made for another than this one
+        return False
+    return bool(binding.get_host_cpu_features().get("avx512vbmi2", False))
+
+
+def _make_can_pack(_typing: Any) -> Any:
+    def make(context: Any, _builder: Any, _signature: Any, _args: Any) -> Any:
+        return context.get_constant(types.boolean, _packs())
+
+    return types.boolean(), make
+
+
+def _make_pack_places(_typing: Any, mask: Any, base: Any, out: Any, to: Any) -> Any:
+    def make(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if not _packs():
+            return context.get_dummy_value()  # never called, see `_can_pack`
+        lanes, some = ir.VectorType(ir.IntType(8), 64), ir.VectorType(ir.IntType(32), 16)
+        bits = ir.VectorType(ir.IntType(1), 64)
+        compress = builder.module.declare_intrinsic(
+            "llvm.x86.avx512.mask.compress.v64i8", fnty=ir.FunctionType(lanes, [lanes, lanes, bits])
+        )
+        none = ir.Constant(lanes, [0] * 64)
+        numbers = ir.Constant(lanes, list(range(64)))
+        packed = builder.call(compress, [numbers, none, builder.bitcast(args[0], bits)])
+        undefined = ir.Constant(some, ir.Undefined)
+        base = builder.trunc(args[1], ir.IntType(32))
+        bases = builder.insert_element(undefined, base, ir.Constant(ir.IntType(32), 0))
+        bases = builder.shuffle_vector(bases, undefined, ir.Constant(some, [0] * 16))
+        array = context.make_array(signature.args[2])(context, builder, args[2])
+
+        def put(first: int) -> None:
+            picked = ir.Constant(some, list(range(first, first + 16)))
+            part = builder.zext(builder.shuffle_vector(packed, none, picked), some)
+            at = builder.add(args[3], ir.Constant(ir.IntType(64), first))
+            pointer = builder.bitcast(builder.gep(array.data, [at]), some.as_pointer())
+            builder.store(builder.add(part, bases), pointer, align=4)
+
+        put(0)
+        sixteen = ir.Constant(ir.IntType(64), 16)
+        more = builder.icmp_unsigned(">", builder.ctpop(args[0]), sixteen)
+        with builder.if_then(more, likely=False):
+            for first in (16, 32, 48):
+                put(first)
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.uint64, out, types.int64), make
+
+
 _differ = cast("Callable[[Bits, Bits, int], np.uint64]", intrinsic(_make_differ))
 """One bit for each of the 64 elements from a place: whether old and new differ there."""
 
@@ -110,6 +163,16 @@ _lowest = cast("Callable[[np.uint64], np.uint64]", intrinsic(_make_lowest))
 
 _population = cast("Callable[[np.uint64], int]", intrinsic(_make_population))
 """How many bits are set."""
+
+
+_can_pack = cast("Callable[[], bool]", intrinsic(_make_can_pack))
+"""Whether `_pack_places` does anything; known when the kernel is compiled."""
+
+_pack_places = cast(
+    "Callable[[np.uint64, np.uint64, UInt32s, int], None]", intrinsic(_make_pack_places)
+)
+"""Writes base + the number of each set bit to successive places of an array, and then up to 63 of no
+meaning."""
 
 
 def _find(
@@ -155,32 +218,34 @@ def _find(
                 a ^= (a >> top) * low | sign
                 b ^= (b >> top) * low | sign
             steps[j] = a ^ b if rule == XOR else b - a
-        # A fixed number of places is always written, about twice the mean: no branch to mispredict but
-        # where a group has more.
-        always = 2 + 2 * (total >> 6)
+        where[0] = np.uint32(previous - at)
         hits = 0
+        # Without `_pack_places` a fixed number of places is always written, about twice the mean: no branch
+        # to mispredict but where a group has more.
+        always = 2 + 2 * (total >> 6)
         for group in range((many + 63) >> 6):
             mask = masks[group]
             base = np.uint64(group << 6)
             own = _population(mask)
-            for j in range(always):
-                where[hits + j] = base + _lowest(mask)
-                mask &= mask - ONE
-            place = hits + always
-            while mask:
-                where[place] = base + _lowest(mask)
-                place += 1
-                mask &= mask - ONE
+            if _can_pack():
+                _pack_places(mask, base, where, 1 + hits)
+            else:
+                for j in range(always):
+                    where[1 + hits + j] = base + _lowest(mask)
+                    mask &= mask - ONE
+                place = 1 + hits + always
+                while mask:
+                    where[place] = base + _lowest(mask)
+                    place += 1
+                    mask &= mask - ONE
             hits += own
         some_gaps = gaps[found : found + hits]
         some_values = values[found : found + hits]
-        last = np.uint32(previous - at)
         for i in range(some_gaps.size):
-            some_gaps[i] = where[i] - last - np.uint32(1)
-            last = where[i]
-        previous = at + int(last)
+            some_gaps[i] = where[i + 1] - where[i] - np.uint32(1)
         for i in range(some_values.size):
-            some_values[i] = steps[where[i]]
+            some_values[i] = steps[where[i + 1]]
+        previous = at + int(where[hits])
         found += hits
         at += many
     return at, previous, found
@@ -207,7 +272,7 @@ def find(old: Bits, new: Bits, rule: int, most: int) -> tuple[UInt32s, Bits] | N
     fresh memory costs more than the search.
     """
     kernel = compiled(_find, _find_signature(old.dtype.name))
-    old, new = _frozen(old), _frozen(new)
+    old, new = frozen(old), frozen(new)
     gaps, values = _scratch(old.size // 8 + AHEAD, old.dtype)
     at, last, found = kernel(old, new, 0, -1, rule, gaps, values)
     if at == old.size:
@@ -244,7 +309,7 @@ def _reach(gaps: UInt32s, values: Bits) -> tuple[int, int]:
 def reach(gaps: UInt32s, values: Bits) -> tuple[int, int]:
     """How many elements a block must have for these changes, and how many values are 0."""
     kernel = compiled(_reach, _reach_signature(values.dtype.name))
-    end, zeros = kernel(_frozen(gaps), _frozen(values))
+    end, zeros = kernel(frozen(gaps), frozen(values))
     return end, zeros
 
 
@@ -275,7 +340,7 @@ def _patch(block: Bits, gaps: UInt32s, values: Bits, rule: int, back: bool) -> N
 def patch(block: Bits, gaps: UInt32s, values: Bits, rule: int, *, back: bool) -> None:
     """Applies changes in place, or takes them back. They must fit the block: `reach` says whether."""
     kernel = compiled(_patch, _patch_signature(block.dtype.name))
-    kernel(block, _frozen(gaps), _frozen(values), rule, back)
+    kernel(block, frozen(gaps), frozen(values), rule, back)
 
 
 def _patch_lanes(
@@ -351,7 +416,7 @@ def patch_lanes(
     """
     kernel = compiled(_patch_lanes, _lanes_signature(old.dtype.name))
     lane0, lane1 = kernel(
-        _frozen(old), _frozen(gaps), _frozen(values), rule, spread.start, *spread.arrays()
+        frozen(old), frozen(gaps), frozen(values), rule, spread.start, *spread.arrays()
     )
     return int(lane0), int(lane1)
 
@@ -366,38 +431,27 @@ def warm() -> None:
         compiled(_patch_lanes, _lanes_signature(width))
 
 
-def _frozen(array: Any) -> Any:
-    """A view that the kernels take as read-only, as every input is compiled."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
-
-
-def _read(kind: str) -> str:
-    return f"Array({kind}, 1, 'C', readonly=True)"
-
-
 def _find_signature(width: str) -> str:
     return (
-        f"UniTuple(int64, 3)({_read(width)}, {_read(width)}, int64, int64, int64, "
+        f"UniTuple(int64, 3)({read_only(width)}, {read_only(width)}, int64, int64, int64, "
         f"uint32[::1], {width}[::1])"
     )
 
 
 def _count_signature(width: str) -> str:
-    return f"int64({_read(width)}, {_read(width)}, int64)"
+    return f"int64({read_only(width)}, {read_only(width)}, int64)"
 
 
 def _reach_signature(width: str) -> str:
-    return f"UniTuple(int64, 2)({_read('uint32')}, {_read(width)})"
+    return f"UniTuple(int64, 2)({read_only('uint32')}, {read_only(width)})"
 
 
 def _patch_signature(width: str) -> str:
-    return f"void({width}[::1], {_read('uint32')}, {_read(width)}, int64, boolean)"
+    return f"void({width}[::1], {read_only('uint32')}, {read_only(width)}, int64, boolean)"
 
 
 def _lanes_signature(width: str) -> str:
     return (
-        f"UniTuple(uint64, 2)({_read(width)}, {_read('uint32')}, {_read(width)}, int64, int64, "
+        f"UniTuple(uint64, 2)({read_only(width)}, {read_only('uint32')}, {read_only(width)}, int64, int64, "
         "int64[::1], int64[::1])"
     )

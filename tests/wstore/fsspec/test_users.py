@@ -62,6 +62,7 @@ def test_torch_distributed_checkpoint(place: StoragePath, form: str) -> None:
     assert not [path.name for path in (place / "checkpoint").iterdir() if "tmp" in path.name]
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:torch.distributed is :UserWarning")
 def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs/storage.md").read_text()

@@ -76,7 +76,7 @@ class Origin:
             try:
                 return poll.look(lambda: self.root)
             except NoRoot as error:
-                poll.pause(str(error))
+                poll.pause(error.message)
 
     def manifest(self, version: Version) -> Manifest:
         """The version's manifest, checked. Raises VersionGone, IntegrityError, NewerFormat."""
