@@ -53,14 +53,14 @@ def cp(
 
     A TARGET that is a directory, or ends with "/", takes the object under its own name.
     """
-    if source == STDIN:
-        _copy_stdin(opened(target, client), as_json=as_json)
-        return
     if target == STDIN:
         raise InvalidArgument(
             "`wstore cat` writes an object to standard output; a file of this name is ./-",
             url=target,
         )
+    if source == STDIN:
+        _copy_stdin(opened(target, client), as_json=as_json)
+        return
     path, place = opened(source, client), opened(target, client)
     into = target.endswith("/")
     copies = _tree(path, place) if recursive else [_single(path, place, into=into)]

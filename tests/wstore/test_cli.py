@@ -268,6 +268,7 @@ def test_wait_times_out_with_its_own_code(run: Run, tmp_path: Path) -> None:
         (["no-such-command"], 2, "no-such-command"),
         (["wait", "--timeout", "-1", "/x"], 2, "--timeout"),
         (["cp", "/dev/null", "-"], 2, "`wstore cat` writes"),
+        (["cp", "-", "-"], 2, "`wstore cat` writes"),
     ],
 )
 def test_error_is_one_line_on_stderr(run: Run, arguments: list[str], code: int, says: str) -> None:

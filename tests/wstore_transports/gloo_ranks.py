@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING
+
+from tests.wstore_transports.forked import forked_after
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,8 +26,7 @@ def run_ranks(work: str, size: int, directory: Path, *, killed: int | None = Non
         work: "module:function".
         killed: a rank that ends by SIGKILL; the others must end well, as all do otherwise.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(LOADED)
+    context = forked_after(LOADED)
     ranks = [
         context.Process(target=_rank, args=(work, rank, size, directory)) for rank in range(size)
     ]

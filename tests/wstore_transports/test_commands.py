@@ -111,8 +111,9 @@ def test_gc_is_refused_where_nothing_keeps_a_publisher_apart(
 ) -> None:
     place = StoragePath("memory://gc/root", store=Plain(MemoryStore("gc")))
     monkeypatch.setattr("wstore_transports.commands.collecting.opened", lambda *_: place)
-    root = Root.create(place, lease_s=1)
-    session = root.begin_session("run", interval_s=0.02)
+    monkeypatch.setattr("wstore_transports.commands.collecting.STILL_S", 3.0)
+    root = Root.create(place, lease_s=0.1)
+    session = root.begin_session("run", interval_s=0.5)
     assert run(capsys, "gc", "it")[2] == ""  # it only shows
     log = root.log.refresh().number
     code, _, err = run(capsys, "gc", "it", "--yes")
@@ -121,7 +122,9 @@ def test_gc_is_refused_where_nothing_keeps_a_publisher_apart(
     session.close()  # it gives no sign of life any more
     code, _, err = run(capsys, "gc", "it", "--yes")
     assert (code, "for a sign of life" in err) == (0, True)
-    session = root.begin_session("run", interval_s=0.02)
+    (place / f"sessions/{session.epoch:012d}.json").remove()  # no sign of life either
+    assert run(capsys, "gc", "it", "--yes")[0] == 0
+    session = root.begin_session("run", interval_s=0.5)
     session.end()
     code, _, err = run(capsys, "gc", "it", "--yes")
     assert (code, "sign of life" in err) == (0, False)

@@ -104,8 +104,8 @@ def _make_population(_typing: Any, mask: Any) -> Any:
 def _packs() -> bool:
     """Whether the code is for a processor that packs the bytes of a vector by a mask (AVX-512 VBMI2)."""
     chosen = vars(config)
-    if chosen["CPU_NAME"] or chosen["CPU_FEATURES"]:  # it is made for another than this one
-        return False
+    if chosen["CPU_NAME"] or chosen["CPU_FEATURES"] or not chosen["ENABLE_AVX"]:
+        return False  # numba makes code for another than this one
     return bool(binding.get_host_cpu_features().get("avx512vbmi2", False))
 
 

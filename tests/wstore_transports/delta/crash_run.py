@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import random
 import time
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from tests.wstore_transports.delta.crash_processes import (
     Trainer,
     run,
 )
+from tests.wstore_transports.forked import forked_after
 from wstore.path import StoragePath
 from wstore_transports.delta import Subscriber
 from wstore_transports.versions import Root
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.wstore_transports.delta.crash_preload"])
+LOADED = ["tests.wstore_transports.delta.crash_preload"]
 
 LEASE_S = 0.4
 """Of the roots: so short that collections delete within a run."""
@@ -147,7 +146,7 @@ class CrashRun:
             dict(self._places.environment),
             LIMIT_S,
         )
-        process = _context.Process(target=run, args=(work, job), name=name)
+        process = forked_after(LOADED).Process(target=run, args=(work, job), name=name)
         process.start()
         child = Child(name, process, may_end)
         self._all.append(child)

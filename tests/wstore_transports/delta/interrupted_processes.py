@@ -6,7 +6,6 @@ import logging
 import random
 import signal
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ from wstore_transports.delta import Publisher, Subscriber
 from wstore_transports.versions import Root
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from types import FrameType
 
     from tests.wstore_transports.delta.crash_processes import Job
@@ -27,22 +26,23 @@ _log = logging.getLogger("wstore.crashes")
 
 
 class Interrupter:
-    """Raises KeyboardInterrupt at a random moment of a block that takes about so many seconds."""
+    """Raises KeyboardInterrupt at a random moment of a call that takes about so many seconds."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         self._usual_s = 0.05
+        self._armed = False
         self.count = 0
         signal.signal(signal.SIGALRM, self._strike)
 
-    @contextmanager
-    def around(self) -> Iterator[None]:
-        """The block ends early, or not: `count` grows if it does."""
+    def during(self, call: Callable[[], object]) -> None:
+        """The call ends early, or not: `count` grows if it does."""
         started = time.monotonic()
         try:
+            self._armed = True
             signal.setitimer(signal.ITIMER_REAL, self._chance.uniform(1e-4, 1.1 * self._usual_s))
-            yield
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            call()
+            self._armed = False
         except KeyboardInterrupt:
             self.count += 1
         else:
@@ -51,9 +51,10 @@ class Interrupter:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
-    @staticmethod
-    def _strike(signum: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+    def _strike(self, signum: int, frame: FrameType | None) -> None:
+        if self._armed:
+            self._armed = False
+            raise KeyboardInterrupt
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,7 @@ class InterruptedEngine:
                 publisher.publish(step, weights_of(step), full=chance.random() < 0.2)
                 publisher.flush()
                 staged = engine.prefetch(state=state if chance.random() < 0.5 else None)
-                with interrupter.around():
-                    engine.apply(staged, state)
+                interrupter.during(lambda: engine.apply(staged, state))  # noqa: B023
                 held = engine.version(engine.held).step
                 wrong = {one: differences(state, one) for one in (at, step)}
                 assert not all(wrong.values()), f"neither step {at} nor {step}: {wrong}"
@@ -118,10 +118,13 @@ class InterruptedTrainer:
         while interrupter.count < self.interrupts:
             step += 1
             wait = chance.random() < 0.7
-            with interrupter.around():
+
+            def publish(wait: bool = wait, step: int = step) -> None:
                 publisher.publish(step, weights_of(step))
                 if wait:
                     publisher.flush()
+
+            interrupter.during(publish)
             step += 1
             _insist(lambda: publisher.publish(step, weights_of(step)))  # noqa: B023
             _insist(publisher.flush)

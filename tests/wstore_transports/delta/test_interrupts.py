@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
@@ -12,10 +11,12 @@ import pytest
 
 from tests.wstore_transports.delta.crash_model import weights_of
 from tests.wstore_transports.delta.crash_processes import Job, run
+from tests.wstore_transports.delta.crash_run import LOADED
 from tests.wstore_transports.delta.interrupted_processes import (
     InterruptedEngine,
     InterruptedTrainer,
 )
+from tests.wstore_transports.forked import forked_after
 from wstore.path import StoragePath
 from wstore.stores.memory import MemoryStore
 from wstore.stores.wrap.base import Call, Wrapper
@@ -28,12 +29,11 @@ if TYPE_CHECKING:
 
     from wstore.stores.base import Store
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.wstore_transports.delta.crash_preload"])
-
 
 def _run(work: Callable[[Job], None], place: str, files: Path, seed: int, limit_s: float) -> None:
-    process = _context.Process(target=run, args=(work, Job(place, files, "it", seed, {}, limit_s)))
+    process = forked_after(LOADED).Process(
+        target=run, args=(work, Job(place, files, "it", seed, {}, limit_s))
+    )
     process.start()
     process.join(limit_s + 30)
     log = (files / "it.log").read_text()

@@ -13,6 +13,8 @@ from wstore_transports.delta import Publisher, Subscriber
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.wstore_transports.delta.models import Weights
+
 SIZE = (4 << 30) + (5 << 20) + 3
 CHANGED = [0, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, (1 << 32) + 7, SIZE - 1]
 
@@ -20,7 +22,7 @@ CHANGED = [0, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, (1 << 32) + 7, SIZ
 @pytest.mark.long  # about 10 GB of memory
 def test_a_tensor_of_over_4_gib(tmp_path: Path) -> None:
     """Written whole, loaded, changed on both sides of each power of two, followed, and joined late."""
-    weights = {"w": np.zeros(SIZE, np.uint8), "b": np.ones(3, np.float32)}
+    weights: Weights = {"w": np.zeros(SIZE, np.uint8), "b": np.ones(3, np.float32)}
     root = str(tmp_path / "root")
     with Publisher(root, anchor_every=1000) as publisher, Subscriber(root) as engine:
         publisher.publish(0, weights)

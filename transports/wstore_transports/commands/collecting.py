@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from wstore_transports.versions import Fate, Root
     from wstore_transports.versions.garbage import Going
 
+STILL_S = 35.0
+"""A publisher whose counter stands still for so long is taken for dead."""
+
 _LOOK_S = 1.0
 
 
@@ -65,7 +68,7 @@ def gc(
         report = collect(
             root,
             retention,
-            pause=partial(sleep_showing, label="waiting for readers (seconds)"),
+            pause=partial(_pause, root),
             progress=bar.at,
         )
     root.path.sweep()
@@ -82,31 +85,53 @@ def gc(
         raise typer.Exit(1)
 
 
-def _require_no_publisher(root: Root) -> None:
-    """A collection writes to the log, as a publisher does; not every store keeps the two apart.
+def _pause(root: Root, seconds: float) -> None:
+    """Wait for readers. A collection writes to the log, as a publisher does; where the store does not keep the
+    two apart, a sign of life of one ends it.
 
-    Raises UnsupportedOperation where one shows a sign of life within a lease period.
+    Raises:
+        UnsupportedOperation: there was one.
     """
+    if root.single_publisher:
+        _watch_publisher(root, seconds)
+    else:
+        sleep_showing(seconds, label="waiting for readers (seconds)")
+
+
+def _watch_publisher(root: Root, seconds: float) -> None:
+    """Raises UnsupportedOperation where a publisher begins, or moves its counter, within so many seconds."""
     standing = root.log.refresh().standing
-    if not root.single_publisher or not standing.epoch or standing.ended:
-        return
-    print(
-        f"waiting up to {root.lease_s:g} s for a sign of life of the publisher, which nothing keeps apart "
-        "from this collection here",
-        file=sys.stderr,
-    )
-    first = root.counter(standing.epoch)
-    until = time.monotonic() + root.lease_s
-    while time.monotonic() < until:
-        time.sleep(min(_LOOK_S, root.lease_s / 4))
-        now = root.counter(standing.epoch)
-        if now != first or root.log.refresh().standing.epoch != standing.epoch:
+    seen = None
+    until = time.monotonic() + seconds
+    while True:
+        now = root.counter(standing.epoch) if standing.epoch and not standing.ended else None
+        moved = seen is not None and now is not None and now != seen
+        seen = seen if now is None else now
+        if moved or root.log.refresh().standing.epoch != standing.epoch:
             raise UnsupportedOperation(
                 "a publisher lives here, and this store cannot create an object only if it is absent, so "
                 "nothing would keep it and a collection apart: let its own retention delete (`keep=`), or "
                 "run this when it has ended",
                 url=root.path.url,
             )
+        left = until - time.monotonic()
+        if left <= 0:
+            return
+        time.sleep(min(_LOOK_S, left))
+
+
+def _require_no_publisher(root: Root) -> None:
+    """Raises UnsupportedOperation where the store does not keep a publisher and this apart, and one lives."""
+    standing = root.log.refresh().standing
+    if not root.single_publisher or not standing.epoch or standing.ended:
+        return
+    seconds = max(root.lease_s, STILL_S)
+    print(
+        f"waiting {seconds:g} s for a sign of life of the publisher, which nothing keeps apart from this "
+        "collection here",
+        file=sys.stderr,
+    )
+    _watch_publisher(root, seconds)
 
 
 def _gc_fields(

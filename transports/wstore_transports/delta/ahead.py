@@ -58,8 +58,14 @@ class PartAhead:
     pieces: list[tuple[int, Kept]] = field(default_factory=list)
     ready: dict[int, Frame] = field(default_factory=dict)
 
+    def proves(self, ref: ObjectRef) -> bool:
+        """Whether these are all bytes of that object: then each of its frames is proven. Of what was spilled
+        nobody knows what the file holds now."""
+        spilled = any(kept.spilled for _, kept in self.pieces)
+        return bool(self.hash) and self.hash == ref.hash and not spilled
+
     def views(self) -> list[tuple[int, memoryview]]:
-        """The pieces in memory."""
+        """The pieces, ascending; those that were spilled are read back. Raises IntegrityError."""
         return [(offset, kept.data()) for offset, kept in self.pieces]
 
     def drop(self) -> None:
@@ -71,7 +77,7 @@ class PartAhead:
 
 
 class Ahead:
-    """Reads the parts of one attempt as they appear, as far as the spool has memory for them.
+    """Reads the parts of one attempt as they appear, into the spool.
 
     `look` and `close` are for one thread.
 

@@ -23,28 +23,32 @@ if TYPE_CHECKING:
 _log = logging.getLogger("wstore.delta")
 
 PATIENCE_S = 2.0
-"""How long an anchor waits for a delta in flight before it sends one more part: so it comes to an end
-however closely versions follow each other."""
+"""How long an anchor rests, and then waits for a delta in flight, before it sends one more part: so it comes
+to an end however closely versions follow each other."""
+
+_LOOK_S = 0.01
 
 
 class Traffic:
-    """Tells whether a delta is under way: then everything else waits. Thread-safe."""
+    """Tells whether a delta is under way: then everything else waits. Thread-safe, and without a lock: an
+    interrupt in an event's method could leave the event's lock taken for good."""
 
     def __init__(self) -> None:
-        self._free = threading.Event()
-        self._free.set()
+        self._busy = False
 
     def begin(self) -> None:
         """A delta is under way."""
-        self._free.clear()
+        self._busy = True
 
     def end(self) -> None:
         """None is."""
-        self._free.set()
+        self._busy = False
 
-    def give_way(self) -> None:
-        """Wait until no delta is under way, for `PATIENCE_S` seconds at most."""
-        self._free.wait(PATIENCE_S)
+    def give_way(self, cancel: threading.Event) -> None:
+        """Wait until no delta is under way, for `PATIENCE_S` seconds at most, or until `cancel` is set."""
+        until = time.monotonic() + PATIENCE_S
+        while self._busy and time.monotonic() < until and not cancel.wait(_LOOK_S):
+            pass
 
 
 class AnchorJob:
@@ -105,11 +109,12 @@ class AnchorJob:
         self._ended.wait()
 
     def _rest(self) -> None:
-        """Before each upload: as long as the last part took, so that engines and the trainer have half of the
-        link and the processors; then until no delta is under way."""
+        """Before each upload (of a plain file: each tensor): as long as the work since the last time took, but
+        `PATIENCE_S` at most, so that engines and the trainer have half of the link and the processors; then
+        until no delta is under way."""
         worked = time.monotonic() - self._rested
         self._cancel.wait(min(worked, PATIENCE_S))
-        self._traffic.give_way()
+        self._traffic.give_way(self._cancel)
         self._rested = time.monotonic()
 
     def _write(self, sink: PartSink) -> None:

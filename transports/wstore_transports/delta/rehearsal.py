@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from wstore_codecs.apply import check_bases
@@ -44,7 +45,7 @@ class Rehearsal:
         Raises:
             As `wstore_codecs.apply.check_bases`.
         """
-        decoded = list(in_order(self._decoded, frames, threads=threads))
+        decoded = self._all_decoded(frames, threads)
         new = [frame for frame in decoded if not self._checked(frame)]
         if new:
             slices = missing_slices(new, self._memory, self._slices)
@@ -63,13 +64,20 @@ class Rehearsal:
         base = frame.header.base
         return base is not None and self._bases.get(frame.header.unit) == base
 
-    def _decoded(self, frame: Frame) -> Frame:
-        if frame.listed is not None:
-            return frame
-        with self._lock:
-            left = self._left
-        made = frame.decoded(left)
-        if made.listed is not None:
+    def _all_decoded(self, frames: Sequence[Frame], threads: int) -> list[Frame]:
+        def decoded(frame: Frame) -> Frame:
             with self._lock:
-                self._left -= made.listed.nbytes
-        return made
+                share = self._left // threads
+                self._left -= share
+            taken = 0
+            try:
+                made = frame.decoded(share)
+                taken = 0 if made.listed is None else made.listed.nbytes
+            finally:
+                with self._lock:
+                    self._left += share - taken
+            return made
+
+        new = (frame for frame in frames if frame.listed is None)
+        with closing(in_order(decoded, new, threads=threads)) as made:
+            return [next(made) if frame.listed is None else frame for frame in frames]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
+from bisect import bisect_right
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import xxhash
@@ -230,53 +232,53 @@ def _read_frames(
 ) -> dict[int, tuple[memoryview, Frame]]:
     """Frames of one copy of a job's object, proven, by offset.
 
-    An object that is wanted almost whole is read whole, and one hash proves all its frames.
+    An object that is wanted almost whole is read whole, and one hash proves all its frames. Raises
+    IntegrityError.
     """
     size = job.ref.size
     if sum(frame.nbytes for frame in wanted) >= WHOLE_FROM * size:
         (data,) = path.read_ranges([(0, size)], cancel=cancel)
-        return _proven(job, wanted, [(0, data)], xxhash.xxh3_128_hexdigest(data), path.url)
-    replies = path.read_ranges([(one.offset, one.nbytes) for one in wanted], cancel=cancel)
-    pieces = [(frame.offset, data) for frame, data in zip(wanted, replies, strict=True)]
-    return _proven(job, wanted, pieces, "", path.url)
+        pieces = [(0, data)]
+        trusted = xxhash.xxh3_128_hexdigest(data) == job.ref.hash
+    else:
+        replies = path.read_ranges([(one.offset, one.nbytes) for one in wanted], cancel=cancel)
+        pieces = [(frame.offset, data) for frame, data in zip(wanted, replies, strict=True)]
+        trusted = False
+    found = {}
+    for frame in wanted:
+        data = _cut(frame, pieces)
+        if not trusted:
+            check_hash(frame, data, path.url)
+        found[frame.offset] = data, check_frame(frame, data, job.manifest, path.url)
+    return found
 
 
 def _from_ahead(job: _Job, part: PartAhead) -> dict[int, tuple[memoryview, Frame]]:
     """The frames of a job that were read already, proven, by offset; what is not sound is read again."""
-    url = job.version.object(job.ref.name).url
+    url, trusted = job.version.object(job.ref.name).url, part.proves(job.ref)
+    found = {}
     try:
-        return _proven(job, job.frames, part.views(), part.hash, url, part.ready)
+        pieces = part.views()
+        for frame in job.frames:
+            data = _cut(frame, pieces)
+            if len(data) < frame.nbytes:
+                continue  # it was not read
+            if not trusted:
+                check_hash(frame, data, url)
+            ready = part.ready.get(frame.offset)
+            found[frame.offset] = data, check_frame(frame, data, job.manifest, url, ready)
     except IntegrityError as error:
-        _log.debug("what was read ahead is not used: %s", error)
-        return {}
-
-
-def _proven(
-    job: _Job,
-    wanted: Sequence[WantedFrame],
-    pieces: Sequence[tuple[int, memoryview]],
-    found_hash: str,
-    url: str,
-    ready: Mapping[int, Frame] | None = None,
-) -> dict[int, tuple[memoryview, Frame]]:
-    """The frames that lie in pieces of an object, by offset. Raises IntegrityError unless they are those that
-    the manifest names.
-
-    Args:
-        found_hash: of all the object's bytes, where it was taken: when that is right, so are all frames.
-        ready: what was parsed of these very bytes already.
-    """
-    found: dict[int, tuple[memoryview, Frame]] = {}
-    for frame in wanted:
-        for start, piece in pieces:
-            data = piece[frame.offset - start :][: frame.nbytes] if start <= frame.offset else None
-            if data is not None and len(data) == frame.nbytes:
-                if not found_hash or found_hash != job.ref.hash:
-                    check_hash(frame, data, url)
-                known = None if ready is None else ready.get(frame.offset)
-                found[frame.offset] = data, check_frame(frame, data, job.manifest, url, known)
-                break
+        _log.debug("what was read ahead is not used from here on: %s", error)
     return found
+
+
+def _cut(frame: WantedFrame, pieces: Sequence[tuple[int, memoryview]]) -> memoryview:
+    """The frame's bytes from pieces of its object, which ascend; fewer where they are not all there."""
+    index = bisect_right(pieces, frame.offset, key=itemgetter(0)) - 1
+    if index < 0:
+        return memoryview(b"")
+    start, piece = pieces[index]
+    return piece[frame.offset - start :][: frame.nbytes]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
