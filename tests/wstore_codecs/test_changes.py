@@ -71,11 +71,16 @@ def test_changes_are_what_differs(width: str, rule: Rule) -> None:
 
 
 @pytest.mark.long
-def test_the_same_on_a_processor_that_packs_no_vectors(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "chosen", [{"NUMBA_CPU_NAME": "generic"}, {"NUMBA_ENABLE_AVX": "0"}], ids=lambda one: str(*one)
+)
+def test_the_same_on_a_processor_that_packs_no_vectors(
+    tmp_path: Path, chosen: dict[str, str]
+) -> None:
     """The code for any x86 in place of that for this machine."""
     environment = {
         **os.environ,
-        "NUMBA_CPU_NAME": "generic",
+        **chosen,
         "NUMBA_CACHE_DIR": str(tmp_path),
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
